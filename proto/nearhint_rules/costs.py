@@ -13,7 +13,8 @@ A time is taken as a sum of costs with coefficients >= 0, the same for all Varia
     lanes     and its lanes
     tasks     thread blocks, or a CPU's chunks
     tiles     the elements of all tasks, were they full: a tile that hangs over an edge counts whole
-    uncached  the elements beyond what a device's last cache keeps from one call to the next
+    uncached  the elements beyond what a device's last cache keeps from one call to the next; all of
+              them where rows pass it
 
 Of the original ops nothing is known but that most give each row to a warp or a block: they are
 taken to be tasks of a row each.
@@ -71,6 +72,8 @@ POOL = 20.0
 """The measurements that what more Variants have in common counts for, beside what is measured."""
 LEAST_GAIN, RIDGE = 1e-7, 1e-9
 """What is nothing, next to columns whose largest value is 1."""
+STREAMED = "stream=1"
+"""The option of a Schedule whose rows pass the last cache."""
 _EXTENTS, _SIDE = re.compile(r"\b[xyzr]=(\d+)"), re.compile(r"\br1=(\d+)")
 
 Counter: TypeAlias = Callable[[Dims], int]
@@ -89,7 +92,8 @@ class Tasks:
     There are as many tasks as the product of `counts`, over `grain`. `slots` and `processors` are
     0 if not known. `rows` are lengths that a task holds whole, with the lanes that it has for each;
     `across` is the length that its tiles cover row by row, with theirs, if they cover two loops.
-    `tile` are the elements that it works on at once; 0 if not known.
+    `tile` are the elements that it works on at once; 0 if not known. `is_streamed`: what it reads
+    takes no place in a cache, so that the next call does not find it there.
     """
 
     counts: tuple[Expr, ...] = ()
@@ -100,6 +104,7 @@ class Tasks:
     rows: tuple[tuple[Expr, int], ...] = ()
     tile: int = 0
     across: tuple[Expr, int] | None = None
+    is_streamed: bool = False
 
     @staticmethod
     def of(variant: Variant) -> Tasks:
@@ -129,6 +134,7 @@ class Tasks:
                     ),
                     tile_elements(variant.schedule),
                     (inner, side) if side and inner != ex.ZERO else None,
+                    STREAMED in variant.schedule,
                 )
 
     @staticmethod
@@ -163,6 +169,7 @@ class Cell(NamedTuple):
     step: int
     across: int
     side: int
+    is_streamed: bool
 
 
 class Cost(NamedTuple):
@@ -236,6 +243,7 @@ class Counts:
             step,
             across,
             side,
+            tasks.is_streamed,
         )
 
     def _length(self, length: Expr) -> int:
@@ -249,6 +257,8 @@ class Counts:
         """The cost of a binary whose place is `cell`."""
         fixed, element, round_, alone, busiest, lane, task, tile, uncached = model
         is_round_free = not (round_ or alone or busiest or lane)
+        if cell.is_streamed:
+            element, uncached = element + uncached, 0.0
         return Cost(
             cell.tasks,
             cell.rows,
@@ -286,7 +296,9 @@ class Counts:
 def features(counted: Counted, cell: Cell) -> Costs:
     """(1, elements, rounds, alone, busiest, lanes, tasks, tiles, uncached) of a binary."""
     elements, uncached, counts, lengths = counted
-    at, slots, processors, warps, rows, tile, in_cache, step, across, side = cell
+    at, slots, processors, warps, rows, tile, in_cache, step, across, side, is_streamed = cell
+    if is_streamed:
+        uncached = elements
     tasks = counts[at]
     if not slots:
         return 1.0, elements, 0.0, 0.0, 0.0, 0.0, float(tasks), tasks * tile, uncached

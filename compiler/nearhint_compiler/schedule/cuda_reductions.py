@@ -108,6 +108,8 @@ SHORT_ARG = 512
 """Elements of a block that looks for a place, which also come one by one."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
+STREAMED_BYTES = 40 << 20
+"""The same of what is read once, that passes the cache where it is more."""
 SHORT_EARLY = 2
 """Blocks of short rows that come so where kernels move more: of 100 003 rows of 32 in f32 a layer
 norm took 5.1 µs for 6.0 with a warm cache, and 10.4 for 11.1 with a cold one, with what is read
@@ -134,6 +136,8 @@ LONG_SCAN = 8192
 the one before it, so a program alone gets nowhere near its share of the memory's speed."""
 WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
 """Families whose rows are flat."""
+STREAMED = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.tiled_looped")
+"""Those that may pass a cache."""
 REUSED = 2
 """Schedules that also come with terms of sums kept: registers are what rows in pieces need more."""
 TILES = (
@@ -152,10 +156,43 @@ SHORT_ROW = 256
 
 def schedules(facts: Facts) -> Iterator[Schedule]:
     """The default first, but where loops were cut: for the tiles that this allows."""
-    found = with_tiles(facts, _with_runs(facts, _schedules(facts)))
+    found = with_tiles(facts, _streamed(facts, _with_runs(facts, _schedules(facts))))
     yield from islice(found, 1)
     yield from strips(facts)
     yield from found
+
+
+def _streamed(facts: Facts, schedules: Iterator[Schedule]) -> Iterator[Schedule]:
+    """`streamed` all of them: the default whatever there is, since it is for all sizes, and as it
+    would else be at the end.
+    """
+    for first in islice(schedules, 1):
+        default = _passing(facts, first)
+        yield default
+        yield from (streamed(facts, each) for each in schedules)
+        if default != first:
+            yield streamed(facts, first)
+
+
+def streamed(facts: Facts, schedule: Schedule) -> Schedule:
+    """The same, but what is read once and alone takes no place in a cache that it is more than.
+
+    What kernels before left there to be written is not pushed out then, which is what a cold cache
+    costs such a kernel: of 48 MB and more 1.15 to 1.2 times its time, and with a warm one it makes
+    no difference. Up to 40 MB what is there is read in half of the time, if it is still there
+    (tests/benchmarks/gpu_schedules.py, on an H100).
+    """
+    return _passing(facts, schedule) if facts.moved_bytes > STREAMED_BYTES else schedule
+
+
+def _passing(facts: Facts, schedule: Schedule) -> Schedule:
+    """The same, but what is read once and alone passes the cache."""
+    is_held = schedule.family == "cuda.persistent"
+    is_once = is_held or (facts.walks < 2 and schedule.get("ahead", 1) == 1)
+    is_able = facts.only_reads and is_once and schedule.family in STREAMED
+    if not is_able or schedule.get("stream", 0):
+        return schedule
+    return replace(schedule, options=(*schedule.options, ("stream", 1)))
 
 
 def _with_runs(facts: Facts, schedules: Iterator[Schedule]) -> Iterator[Schedule]:
@@ -282,9 +319,9 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         halves = half_vectors(facts, x=together, r=r, warps=_warps(together * r, alone))
         ways.insert(1 if facts.divisible else 0, halves)
         ways.insert(len(ways) if facts.divisible else 0, singles)
-        yield from _reused(facts, _streamed(facts, chain(*ways)))
+        yield from _reused(facts, chain(*ways))
     elif most_have_one:
-        yield from _streamed(facts, long_in_pieces(facts))
+        yield from long_in_pieces(facts)
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
     is_long = r > PERSISTENT_LIMIT and most_have_one and facts.has_teams
     # Where there are more weights than rows of its own, a thread has no room for them beside what
@@ -358,19 +395,6 @@ def _reused(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
         yield each
         if facts.has_shares and number < REUSED:
             yield replace(each, options=(*each.options, ("reuse", 1)))
-
-
-def _streamed(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
-    """Rows in registers that take no place in a cache, where they are read alone and are more than
-    it keeps.
-
-    What kernels before left there to be written is not pushed out then: it is what a cold cache
-    costs such a kernel. With a warm one it makes no difference, so what is measured with that would
-    take either.
-    """
-    is_much = facts.only_reads and facts.moved_bytes > EARLY_BYTES
-    for each in schedules:
-        yield replace(each, options=(*each.options, ("stream", 1))) if is_much else each
 
 
 def _in_four_steps(facts: Facts) -> Iterator[Schedule]:

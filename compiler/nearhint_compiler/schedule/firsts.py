@@ -28,7 +28,7 @@ from nearhint_compiler.schedule.cuda_columns import (
 )
 from nearhint_compiler.schedule.cuda_facts import MIDDLE_ROW, Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
-from nearhint_compiler.schedule.cuda_reductions import preferred_tile
+from nearhint_compiler.schedule.cuda_reductions import preferred_tile, streamed
 from nearhint_compiler.schedule.cuda_steps import column_itemsize, first_single_step
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
@@ -53,8 +53,9 @@ of 7434 in bf16 the block took 26.0 µs and the best walk 27.3 (`cuda_scans`).""
 LOOPED, SPLIT, CHAINED = "cuda.looped", "cuda.split", "cuda.chained"
 TEAMS = "cuda.cooperative"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
-PROMISES = ("aligned", "divisible", "words", "multiple")
-"""Options in which Schedules of one layout differ, by what they ask of sizes or do without it."""
+PROMISES = ("aligned", "divisible", "words", "multiple", "stream")
+"""Options in which Schedules of one layout differ, by what they ask of sizes or do without it, and
+by how many bytes there are."""
 
 
 def firsts(
@@ -123,7 +124,7 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         return _first_of_each(cpu.candidates(kernel, target, dims))
     facts = facts_of(kernel, target, dims)
     if (single := first_single_step(facts)) is not None:
-        return (single,)
+        return (streamed(facts, single),)
     default, *others = offered = cuda.candidates(kernel, target, dims)
     if default.family == LOOPED or (default.family == SPLIT and facts.is_chained):
         known = _layout(default)
@@ -135,8 +136,9 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
             offered = tuple(each for each in offered if each.family == first.family)
         offered = (first, *offered)
     if kernel.reduction and (rows := preferred_tile(facts)) is not None:
-        offered = (rows, *offered)
+        offered = (streamed(facts, rows), *offered)
     if (columns := preferred_columns(facts)) is not None:
+        columns = streamed(facts, columns)
         offered = (columns, *offered)
     found = _first_of_each(_promising(offered))
     # Few values of a column leave few programs; vectors would leave fewer, and took 1.3 times.

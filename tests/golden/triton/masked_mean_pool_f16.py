@@ -36,9 +36,9 @@ def nearhint_a9dfcd697a59(a0, a1, a2, k0, k1, X: tl.constexpr, R: tl.constexpr):
         r = rbase + roffset
         r0 = r
         rmask = r < k1
-        v0 = tl.load(a1 + ((k1 * p0) + r0), xmask & rmask, other=0, eviction_policy="evict_first")
+        v0 = tl.load(a1 + ((k1 * p0) + r0), xmask & rmask, other=0)
         v1 = v0.to(tl.float32)
-        v2 = tl.load(a0 + ((384 * k1 * p0) + p1 + (384 * r0)), xmask & rmask, other=0, eviction_policy="evict_first")
+        v2 = tl.load(a0 + ((384 * k1 * p0) + p1 + (384 * r0)), xmask & rmask, other=0)
         v3 = v2.to(tl.float32)
         v4 = v3 * v1
         acc5_ = _combine_sum(acc5, tl.broadcast_to(v4, [X, R]))

@@ -71,7 +71,7 @@ bring Guards, and make Triton load vectors. As they may, too:
     turns    rows in words: how many a program has one after the other, each as far from the next
              as a word has lanes, so that all begin alike and what they share is read once
     early    1 for rows in registers whose loads all come before the first reduction
-    stream   1 for rows in registers that are read once and take no place from others in a cache
+    stream   1 for rows that are read once and take no place from others in a cache
     reuse    1 for rows in registers whose shares of a sum are made of its terms (`analysis.shares`)
     anew     1 for rows in registers whose places are computed again for what is stored, so that
              less is held beside the elements
@@ -97,6 +97,7 @@ from nearhint_compiler.schedule.schedule import Schedule
 
 PERSISTENT, LOOPED = "cuda.persistent", "cuda.looped"
 IN_PIECES = (PERSISTENT, LOOPED, "cuda.split", "cuda.cooperative")
+STREAMED = (PERSISTENT, LOOPED, "cuda.split", "cuda.tiled_looped")
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
@@ -129,6 +130,12 @@ def _has_tiles(schedule: Schedule) -> bool:
     """Whether a walk may hold some of its tiles."""
     is_walk = schedule.family == LOOPED and schedule.get("ahead", 1) == 1
     return is_walk and _is_whole(schedule) and not schedule.get("words", 0)
+
+
+def _may_pass(schedule: Schedule) -> bool:
+    """Whether what is read may pass a cache: in registers, or by loads of a walk."""
+    is_loaded = schedule.family == PERSISTENT or schedule.get("ahead", 1) == 1
+    return schedule.family in STREAMED and is_loaded
 
 
 RULES = (
@@ -189,7 +196,17 @@ RULES = (
             each.family != PERSISTENT
             and (
                 each.get("turns", 1) > 1
-                or any(each.get(name, 0) for name in ("early", "stream", "reuse", "anew"))
+                or any(each.get(name, 0) for name in ("early", "reuse", "anew"))
+            )
+        ),
+    ),
+    Rule(
+        "copies, or what waits for others, that pass a cache:",
+        lambda each: (
+            each.get("stream", 0) != 0
+            and (
+                each.family not in STREAMED
+                or (each.family != PERSISTENT and each.get("ahead", 1) > 1)
             )
         ),
     ),

@@ -114,9 +114,10 @@ class WalkPlan:
     ) -> list[str]:
         """One walk over the row, up to where the parts have one accumulator a lane.
 
-        What all rows read alike has no policy where the block keeps it: it is read again soon, and
-        not once or twice. `pivots` has the plan of the first tile of rows of any length, where this
-        one's are all whole.
+        What is read once, and nothing is stored along, has no policy of its own, so that a cache
+        that has room for it keeps it for the next kernel. What all rows read alike has none where
+        the block keeps it: it is read again soon, and not once or twice. `pivots` has the plan of
+        the first tile of rows of any length, where this one's are all whole.
         """
         body, block = self.body, self._block
         is_last = number == self.last_walk
@@ -129,7 +130,9 @@ class WalkPlan:
         ]
         has_scan = any(isinstance(self._kernel.body[at], ir.Scan) for at in needed)
         is_backwards = number % 2 == 1 and not has_scan
-        policy = "evict_first" if is_last else "evict_last"
+        policy = "evict_last"
+        if is_last:
+            policy = "evict_first" if number or stores else ""
         # What is written is not read again, and must not take the place of what is.
         rest = "evict_first" if number else ""
         following = None

@@ -51,7 +51,7 @@ def test_rows_that_no_cache_keeps_are_taken_past_it(name: str) -> None:
     ids=["stored, too", "few bytes"],
 )
 def test_rows_are_loaded_as_they_were(name: str, dims: tuple[int, int]) -> None:
-    assert not any(map(is_streamed, offered(name, *dims)))
+    assert not any(map(is_streamed, offered(name, *dims)[1:]))
 
 
 def test_what_rows_share_keeps_its_place_in_the_cache() -> None:
@@ -62,9 +62,32 @@ def test_what_rows_share_keeps_its_place_in_the_cache() -> None:
 
 
 @pytest.mark.parametrize("family", ["looped x=1 r=1024", "split x=1 r=1024 splits=4"])
-def test_a_walk_is_not_streamed(family: str) -> None:
-    with pytest.raises(InvalidSchedule, match="not in registers"):
-        generate(kernel_of("row_sum_f32"), parse_schedule(f"cuda.{family} {REST} stream=1"), TARGET)
+@pytest.mark.parametrize(("more", "policy"), [(" stream=1", 1), ("", 0)])
+def test_a_walk_passes_the_cache_where_it_is_streamed(family: str, more: str, policy: int) -> None:
+    schedule = parse_schedule(f"cuda.{family} {REST}{more}")
+    source = generate(kernel_of("row_sum_f32"), schedule, TARGET).source
+    assert source.count("evict_first") == policy
+
+
+@pytest.mark.parametrize("family", ["looped x=1 r=1024", "split x=1 r=1024 splits=4"])
+def test_copies_have_no_policy(family: str) -> None:
+    schedule = parse_schedule(f"cuda.{family} {REST} ahead=4 stream=1")
+    with pytest.raises(InvalidSchedule, match="that pass a cache"):
+        generate(kernel_of("row_sum_f32"), schedule, TARGET)
+
+
+@pytest.mark.parametrize(("rows", "length"), [(700, 5120), (7000, 5120)])
+def test_walks_pass_the_cache_where_it_does_not_keep_them_and_the_default_does(
+    rows: int, length: int
+) -> None:
+    default, *others = offered("row_sum_f32", rows, length)
+    assert is_streamed(default)
+    walks = [each for each in others if each.family == "cuda.looped" and each["index"] == 32]
+    assert walks
+    assert all(is_streamed(each) == (rows == 7000) for each in walks)
+    # What the default would be is there for sizes that a cache keeps.
+    plain = tuple(option for option in default.options if option[0] != "stream")
+    assert any(each.options == plain for each in walks) == (rows == 700)
 
 
 @pytest.mark.parametrize(("rows", "splits"), [(70, 16), (140, 8), (264, 4), (300, 0)])
