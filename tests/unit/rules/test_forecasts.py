@@ -41,7 +41,9 @@ def tiled(size: Expr, block: int) -> Expr:
 
 
 def binaries(symbols: tuple[str, ...]) -> list[Tasks]:
-    """With waves, rows that they hold, tiles that they walk in, parts of two sizes, or nothing."""
+    """With waves, rows that they hold or that pass a cache, tiles that they walk in, parts of two
+    sizes, or nothing.
+    """
     first, last = Sym(symbols[0]), Sym(symbols[-1])
     return [
         Tasks(),
@@ -51,6 +53,7 @@ def binaries(symbols: tuple[str, ...]) -> list[Tasks]:
         Tasks((first,), 1, 528, 132, 4, ((last, 4096),)),
         Tasks((ex.product([first, last]),), 512),
         Tasks((tiled(first, 16),), 1, 1056, 132, 8, tile=16 * 256),
+        Tasks((tiled(first, 64),), 1, 264, 132, 4, is_streamed=True),
     ]
 
 

@@ -120,6 +120,29 @@ def test_walks_over_more_than_a_cache_holds_read_it_again(
     assert (beyond[0] > 1.15 * beyond[1]) == costs_more
 
 
+def test_what_passes_a_cache_is_not_predicted_to_be_found_there() -> None:
+    """It is known at hints that no cache keeps, or hardly, and serves where one does not."""
+
+    def passing(size: int) -> float:
+        return 1000 + size
+
+    hints = (64, 256, 1024, 4096, 16384, 65536)
+    stream = replace(on(90, 1), schedule="cuda.looped x=2 r=512 warps=4 index=32 stream=1")
+    full = measured(once, passing, hints=hints, variants=(on(90, 0), stream))
+    far = tuple(
+        replace(each, ranked=tuple(timed for timed in each.ranked if timed[0] == 0))
+        if each.dims < (16384,)
+        else each
+        for each in full.hints
+    )
+    for rows in (full.hints, far):
+        within = forecasts(replace(full, hints=rows), 8000)
+        assert within.get(1, math.inf) > 1.2 * within[0]
+    counts = Counts(("k0",), kept=KEPT)
+    cells = [counts.cell(Tasks.of(each), [(1000,)]) for each in (on(90, 0), stream)]
+    assert [features(counts.at((100,)), cell)[8] for cell in cells] == [0, 100]
+
+
 def test_the_original_ops_are_tasks_of_a_row_each_where_waves_are_known() -> None:
     assert Tasks.of_original(("k0", "k1", "k2"), on(90, 0)).counts == (Sym("k0"), Sym("k1"))
     for symbols, of in (

@@ -202,13 +202,7 @@ RULES = (
     ),
     Rule(
         "copies, or what waits for others, that pass a cache:",
-        lambda each: (
-            each.get("stream", 0) != 0
-            and (
-                each.family not in STREAMED
-                or (each.family != PERSISTENT and each.get("ahead", 1) > 1)
-            )
-        ),
+        lambda each: each.get("stream", 0) != 0 and not _may_pass(each),
     ),
     Rule(
         "a group longer than the block:",
