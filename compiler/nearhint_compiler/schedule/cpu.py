@@ -7,7 +7,7 @@ Options of the families:
                                                           the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split beside interleaved
                                                           lanes along r{axis}, threads share rows
-    cpu.columns    axis lanes unroll split ahead          lanes along p{axis}, threads share blocks
+    cpu.columns    axis lanes unroll split ahead          lanes along p{axis}, threads share vectors
     cpu.panels     axis lanes unroll short stash across rows length split least next
                                                           cpu.rows, for inputs along p{across}
 
@@ -299,8 +299,8 @@ def _column_space(
 ) -> Iterator[Schedule]:
     """Blocks as wide as totals have registers, and half of that.
 
-    Narrower ones read so little of each row at once that they are up to twice as slow where rows
-    are a multiple of a page apart, and hardly faster elsewhere; but for columns that are as few.
+    Narrower ones read so little of each row at once that they take 1.5 times as long where rows are
+    a multiple of a page apart, and seldom less elsewhere; but of columns that are as few.
     """
     best, *others = ranked
     half = max(4, lanes // 2)

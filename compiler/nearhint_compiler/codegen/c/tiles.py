@@ -52,8 +52,8 @@ _LARGE_LINES_BYTES, _LARGE_CROWDED_BYTES = 1 << 21, 3 << 22
 """As `_LARGE_BYTES`, of tiles by blocks of lines, also where rows are crowded. From 2 MB on copies
 and adds took less time where lines were asked for, half of it with 16 MB; what is asked for of
 crowded rows leaves the second cache before it is used, and was worth it from 12 MB on (a Zen 3).
-Where vectors are whole lines, squares read each once as well, and took 0.6 to 0.9 times as long up
-to 12 MB, whatever their rows, and 1.1 to 1.8 times beyond (a Zen 4)."""
+Where vectors are whole lines, squares read each once as well, and blocks of lines took 1.14 times
+as long as they up to 12 MB, whatever their rows, and 0.83 times beyond (a Zen 4)."""
 _SQUARE_BYTES = 1 << 18
 """Up to so much lines are not squares either, so that verification, whose sizes are small, has
 both."""
