@@ -19,6 +19,7 @@ from nearhint_compiler.schedule.cuda_facts import (
     CACHE_KEEPS,
     MIDDLE_ROW,
     PERSISTENT_LIMIT,
+    STREAMED,
     Facts,
     Tile,
     facts_of,
@@ -109,7 +110,7 @@ SHORT_ARG = 512
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 STREAMED_BYTES = 40 << 20
-"""The same of what is read once, that passes the cache where it is more."""
+"""What a kernel that reads once moves at most, for the L2 cache to keep it: more passes it."""
 SHORT_EARLY = 2
 """Blocks of short rows that come so where kernels move more: of 100 003 rows of 32 in f32 a layer
 norm took 5.1 µs for 6.0 with a warm cache, and 10.4 for 11.1 with a cold one, with what is read
@@ -136,8 +137,6 @@ LONG_SCAN = 8192
 the one before it, so a program alone gets nowhere near its share of the memory's speed."""
 WITH_RUNS = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.cooperative")
 """Families whose rows are flat."""
-STREAMED = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.tiled_looped")
-"""Those that may pass a cache."""
 REUSED = 2
 """Schedules that also come with terms of sums kept: registers are what rows in pieces need more."""
 TILES = (

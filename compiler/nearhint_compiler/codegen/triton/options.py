@@ -93,11 +93,11 @@ from dataclasses import dataclass
 
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.schedule.cuda_facts import STREAMED
 from nearhint_compiler.schedule.schedule import Schedule
 
 PERSISTENT, LOOPED = "cuda.persistent", "cuda.looped"
 IN_PIECES = (PERSISTENT, LOOPED, "cuda.split", "cuda.cooperative")
-STREAMED = (PERSISTENT, LOOPED, "cuda.split", "cuda.tiled_looped")
 BLOCKS = ("x", "y", "z", "r", "r1")
 WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
