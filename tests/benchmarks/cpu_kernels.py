@@ -36,6 +36,7 @@ from nearhint.launchers import LoadedKernel, load
 from nearhint.launchers.detect import cpu_device
 from nearhint.session import Choice, ProgramHandle, Session
 from nearhint_compiler.codegen import Generated, generate
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_daemon.workers.built import Built
@@ -68,9 +69,13 @@ class Bench:
         kernel = next(found.kernel for found in lowered.kernels if found.id == kernel_id)
         sizes = dict(zip(kernel.symbols, dims, strict=True))
         return [
-            Variant(schedule, self._load(generate(kernel, schedule, self.target)))
+            Variant(schedule, self.compiled(kernel, schedule))
             for schedule in candidates(kernel, self.target, sizes)
         ]
+
+    def compiled(self, kernel: ir.Kernel, schedule: Schedule) -> LoadedKernel:
+        """The binary of a Schedule; raises `InvalidSchedule`."""
+        return self._load(generate(kernel, schedule, self.target))
 
     def _load(self, generated: Generated) -> LoadedKernel:
         key = "\n".join((*generated.flags, generated.source))

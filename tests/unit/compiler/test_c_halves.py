@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.compiler.native import AVX2, LEVELS, check, compile_kernel, encode
+from tests.unit.compiler.native import AVX2, LEVELS, check, compile_kernel, encode, target
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir.text import parse_kernel
@@ -32,6 +32,7 @@ SCALED_SUM = """
     (store 4 (+ (* k1 p0) p1) 9)))
 """
 """A sum of a matrix and a transposed one, and that times a number a row."""
+AVX512 = target(("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"))
 SCHEDULE = "cpu.tiles axis=1 lanes=8 unroll=1 across=0 tile=64 rows=64 squares=1 ahead={ahead}"
 SPECIAL = (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3.3e30, -3.3e30)
 
@@ -101,3 +102,12 @@ def test_lines_of_crowded_rows_that_are_asked_for_go_through_a_buffer(dtype: str
     assert f"const int is_copied = is_large && is_crowded && {whole};" in lines
     assert "const int64_t skip = least(is_crowded ? 64 : 128, rounds);" in lines
     assert lines.count("memcpy(lines0 + l * 32, first0, 64);") == 1
+
+
+@pytest.mark.parametrize(("lanes", "least"), [(8, 1 << 21), (16, 1 << 23)])
+def test_wide_registers_ask_for_lines_that_more_than_a_few_megabytes_have(
+    lanes: int, least: int
+) -> None:
+    schedule = parse_schedule(SCHEDULE.format(ahead=4).replace("lanes=8", f"lanes={lanes}"))
+    source = generate(parse_kernel(SCALED_SUM), schedule, AVX512).source
+    assert f": {least});" in next(line for line in source.splitlines() if "is_large =" in line)

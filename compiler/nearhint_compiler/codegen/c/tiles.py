@@ -48,12 +48,14 @@ from nearhint_rules.program import DTYPES
 _LARGE_BYTES = 1 << 24
 """Of inputs and outputs. Fewer are in a cache when they are used soon after they were written, and
 to ask for them costs more time than is waited for them."""
-_LARGE_LINES_BYTES, _LARGE_CROWDED_BYTES = 1 << 21, 3 << 22
+_LARGE_LINES_BYTES, _LARGE_WIDE_BYTES, _LARGE_CROWDED_BYTES = 1 << 21, 1 << 23, 3 << 22
 """As `_LARGE_BYTES`, of tiles by blocks of lines, also where rows are crowded. From 2 MB on copies
 and adds took less time where lines were asked for, half of it with 16 MB; what is asked for of
 crowded rows leaves the second cache before it is used, and was worth it from 12 MB on (a Zen 3).
-Where vectors are whole lines, squares read each once as well, and blocks of lines took 1.14 times
-as long as they up to 12 MB, whatever their rows, and 0.83 times beyond (a Zen 4)."""
+With registers of 512 bits, what was asked for from 2 MB on took 1.02 to 1.18 times as long as
+squares up to 9 MB, and half of the time at 13. Where vectors are whole lines, squares read each
+once as well: blocks of lines took 1.06 to 1.45 times as long up to 12 MB, whatever their rows, and
+0.58 to 0.95 times from 23 MB on (adds on a Zen 4, tests/benchmarks/cpu_schedules.py)."""
 _SQUARE_BYTES = 1 << 18
 """Up to so much lines are not squares either, so that verification, whose sizes are small, has
 both."""
@@ -100,7 +102,9 @@ def write_line_tiles(writer: Writer, body: Body, *, across: str, sides: Sides, a
         raise InvalidSchedule(f"a tile of {sides.along} x {sides.across} by blocks of {block}")
     along, rows = ex.Int(sides.along), ex.Int(sides.across)
     is_crowded = crowded(pitches_of(body, across, turned), SQUARES_BYTES)
-    large = f"({is_crowded} ? {_LARGE_CROWDED_BYTES} : {_LARGE_LINES_BYTES})"
+    is_wide = body.prelude.shape.bits("f32") > 256
+    least = _LARGE_WIDE_BYTES if is_wide else _LARGE_LINES_BYTES
+    large = f"({is_crowded} ? {_LARGE_CROWDED_BYTES} : {least})"
     first: list[str] = []
     if not is_narrow(body, turned):
         large = f"{_LARGE_CROWDED_BYTES}"
