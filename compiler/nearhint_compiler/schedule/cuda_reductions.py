@@ -39,7 +39,7 @@ from nearhint_compiler.schedule.cuda_shared import (
     shared_rows,
     shared_scans,
 )
-from nearhint_compiler.schedule.cuda_steps import single_steps
+from nearhint_compiler.schedule.cuda_steps import column_itemsize, single_steps
 from nearhint_compiler.schedule.cuda_strips import strips
 from nearhint_compiler.schedule.cuda_teams import (
     in_words,
@@ -109,6 +109,8 @@ SHORT_ARG = 512
 """Elements of a block that looks for a place, which also come one by one."""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
+LINE_BYTES = 128
+"""Of a cache."""
 STREAMED_BYTES = 40 << 20
 """What a kernel that reads once moves at most, for the L2 cache to keep it: more passes it."""
 SHORT_EARLY = 2
@@ -178,10 +180,14 @@ def streamed(facts: Facts, schedule: Schedule) -> Schedule:
 
     What kernels before left there to be written is not pushed out then, which is what a cold cache
     costs such a kernel: of 48 MB and more 1.15 to 1.2 times its time, and with a warm one it makes
-    no difference. Up to 40 MB what is there is read in half of the time, if it is still there
-    (tests/benchmarks/gpu_schedules.py, on an H100).
+    no difference. Up to 40 MB what is there is read in half of the time, if it is still there. So
+    it is not of blocks of columns that have a part of each line: they gain a tenth, and with a cold
+    cache take 1.3 to 1.7 times as long (tests/benchmarks/gpu_schedules.py, on an H100).
     """
-    return _passing(facts, schedule) if facts.moved_bytes > STREAMED_BYTES else schedule
+    is_walk = facts.is_columns and schedule.family != "cuda.persistent"
+    is_part = is_walk and schedule.get("x", 1) * column_itemsize(facts) < LINE_BYTES
+    is_much = facts.moved_bytes > STREAMED_BYTES
+    return _passing(facts, schedule) if is_much or is_part else schedule
 
 
 def _passing(facts: Facts, schedule: Schedule) -> Schedule:

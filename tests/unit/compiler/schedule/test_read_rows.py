@@ -90,6 +90,15 @@ def test_walks_pass_the_cache_where_it_does_not_keep_them_and_the_default_does(
     assert any(each.options == plain for each in walks) == (rows == 700)
 
 
+def test_columns_that_have_a_part_of_each_line_pass_the_cache_whatever_they_are() -> None:
+    """Others do where it does not keep them; what is copied ahead has no policy."""
+    offered_at = {rows: offered("column_sum_f32", rows, 2048) for rows in (700, 7000)}
+    for rows, found in offered_at.items():
+        walks = [each for each in found[1:] if each.get("ahead", 1) == 1 and each["index"] == 32]
+        assert {each["x"] < 32 for each in walks} == {False, True}
+        assert all(is_streamed(each) == (each["x"] < 32 or rows == 7000) for each in walks)
+
+
 @pytest.mark.parametrize(("rows", "splits"), [(70, 16), (140, 8), (264, 4), (300, 0)])
 def test_long_rows_that_are_few_are_shared_if_they_are_read_alone(rows: int, splits: int) -> None:
     found = {each.get("splits", 0) for each in offered("row_argmax_f32", rows, 131_072)}
