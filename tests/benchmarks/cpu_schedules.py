@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 from tests.benchmarks.cpu_kernels import Bench, interleaved
+from tests.benchmarks.gpu_schedules import are_close
+from tests.benchmarks.gpu_timing import storages
 from tests.benchmarks.serving import cpu_conditions
 from tests.benchmarks.sweep_report import say, write
 
@@ -31,12 +33,8 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
-from nearhint_daemon.workers.aten import torch_dtype
-from nearhint_daemon.workers.cases import named_places, sizes_at
 
 DEFAULT_PAIRS = 21
-TOLERANCE = 1e-2
-"""Of the largest element: what floating outputs may differ by."""
 
 
 def compiled(
@@ -62,18 +60,10 @@ def run_at(
     pairs: int,
 ) -> dict[str, Any]:
     """Medians in µs by Schedule, the bytes of all parameters, and what is wrong with which."""
-    at = sizes_at(kernel, dict(zip(kernel.symbols, dims, strict=True)))
-    places = named_places(kernel, at)
-    tensors: list[torch.Tensor] = []
-    for number, (param, count) in enumerate(zip(kernel.params, at.elements, strict=True)):
-        drawn = torch.randn(count, generator=torch.Generator().manual_seed(number))
-        if number in places:
-            drawn = drawn.abs() % places[number][1]
-        tensors.append(drawn.to(torch_dtype(param.dtype, "native")))
+    sizes = dict(zip(kernel.symbols, dims, strict=True))
+    tensors = storages(kernel, sizes, device="cpu")
     addresses = [tensor.data_ptr() for tensor in tensors]
-    outputs = [
-        tensor for tensor, param in zip(tensors, kernel.params, strict=True) if param.role == "out"
-    ]
+    outputs = tensors[sum(param.role != "out" for param in kernel.params) :]
     calls: list[Callable[[], Any]] = [
         partial(binary.bind(list(dims), threads=threads), addresses) for binary in binaries.values()
     ]
@@ -84,22 +74,15 @@ def run_at(
             tensor.fill_(3)
         call()
         expected = expected or [tensor.clone() for tensor in outputs]
-        if not all(map(_are_close, outputs, expected)):
+        if not are_close(outputs, expected):
             wrong.append(name)
     medians = interleaved(calls, pairs)
     return {
         "dims": list(dims),
-        "bytes": at.size_bytes(kernel),
+        "bytes": sum(tensor.nbytes for tensor in tensors),
         "us": {name: round(ns / 1e3, 2) for name, ns in zip(binaries, medians, strict=True)},
         "wrong": wrong,
     }
-
-
-def _are_close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
-    if not mine.dtype.is_floating_point:
-        return torch.equal(mine, theirs)
-    error = (mine.double() - theirs.double()).abs().max()
-    return bool(error <= TOLERANCE * theirs.double().abs().max())
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -43,14 +43,16 @@ def timed(
     return {name: round(us, 2) for name, us in zip(names, medians, strict=True)}, copy_us
 
 
-def storages(kernel: ir.Kernel, sizes: Mapping[str, int]) -> list[torch.Tensor]:
-    """Random parameters on the device, outputs included."""
-    generator = torch.Generator(device="cuda").manual_seed(1)
+def storages(
+    kernel: ir.Kernel, sizes: Mapping[str, int], *, device: str = "cuda"
+) -> list[torch.Tensor]:
+    """Random parameters on a device, outputs included."""
+    generator = torch.Generator(device=device).manual_seed(1)
     found: list[torch.Tensor] = []
     at = sizes_at(kernel, sizes)
     places = named_places(kernel, at)
     for number, (param, count) in enumerate(zip(kernel.params, at.elements, strict=True)):
-        made = torch.randn(count, device="cuda", generator=generator)
+        made = torch.randn(count, device=device, generator=generator)
         if number in places:
             made.uniform_(0, places[number][1], generator=generator)
         found.append(made.to(torch_dtype(param.dtype, "native")))

@@ -299,9 +299,9 @@ def _column_space(
 ) -> Iterator[Schedule]:
     """Blocks as wide as totals have registers, and half of that.
 
-    Narrower ones read so little of each row at once that they take 1.4 to 1.6 times as long where
-    rows are a multiple of a page apart, and 0.95 to 1.35 times elsewhere; but of columns that are
-    as few (tests/benchmarks/cpu_schedules.py, on a Zen 4).
+    Narrower ones take 1.4 to 1.6 times as long where rows are a multiple of a page apart, and 0.95
+    to 1.35 times elsewhere (tests/benchmarks/cpu_schedules.py, on a Zen 4); but of columns that are
+    as few.
     """
     best, *others = ranked
     half = max(4, lanes // 2)

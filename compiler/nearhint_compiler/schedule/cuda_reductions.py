@@ -180,9 +180,9 @@ def streamed(facts: Facts, schedule: Schedule) -> Schedule:
 
     What kernels before left there to be written is not pushed out then, which is what a cold cache
     costs such a kernel: of 48 MB and more 1.15 to 1.2 times its time, and with a warm one it makes
-    no difference. Up to 40 MB what is there is read in half of the time, if it is still there. So
+    no difference. Up to 40 MB what is still there is read in down to half of the time. So
     it is not of blocks of columns that have a part of each line: they gain a tenth, and with a cold
-    cache take 1.3 to 1.7 times as long (tests/benchmarks/gpu_schedules.py, on an H100).
+    cache take 1.3 to 1.65 times as long (tests/benchmarks/gpu_schedules.py, on an H100).
     """
     is_walk = facts.is_columns and schedule.family != "cuda.persistent"
     is_part = is_walk and schedule.get("x", 1) * column_itemsize(facts) < LINE_BYTES

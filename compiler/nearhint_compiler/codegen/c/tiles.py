@@ -101,12 +101,13 @@ def write_line_tiles(writer: Writer, body: Body, *, across: str, sides: Sides, a
     if sides.along % block.wide or sides.across % block.tall:
         raise InvalidSchedule(f"a tile of {sides.along} x {sides.across} by blocks of {block}")
     along, rows = ex.Int(sides.along), ex.Int(sides.across)
-    is_crowded = crowded(pitches_of(body, across, turned), SQUARES_BYTES)
-    is_wide = body.prelude.shape.bits("f32") > 256
-    least = _LARGE_WIDE_BYTES if is_wide else _LARGE_LINES_BYTES
-    large = f"({is_crowded} ? {_LARGE_CROWDED_BYTES} : {least})"
     first: list[str] = []
-    if not is_narrow(body, turned):
+    if is_narrow(body, turned):
+        is_crowded = crowded(pitches_of(body, across, turned), SQUARES_BYTES)
+        is_wide = body.prelude.shape.bits("f32") > 256
+        least = _LARGE_WIDE_BYTES if is_wide else _LARGE_LINES_BYTES
+        large = f"({is_crowded} ? {_LARGE_CROWDED_BYTES} : {least})"
+    else:
         large = f"{_LARGE_CROWDED_BYTES}"
         _write_square_tiles(writer, body, across=across, turned=turned, sides=sides)
         first = _instead(f"{_bytes(body)} > {_SQUARE_BYTES} && !is_large", _SQUARES)
