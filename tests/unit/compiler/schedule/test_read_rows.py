@@ -99,6 +99,30 @@ def test_columns_that_have_a_part_of_each_line_pass_the_cache_whatever_they_are(
         assert all(is_streamed(each) == (each["x"] < 32 or rows == 7000) for each in walks)
 
 
+BY_WARPS = ("cuda.looped x=4 r=256 warps=4", "cuda.persistent x=2 r=1024 warps=1")
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "expected"),
+    [
+        (20_000, 520, BY_WARPS),
+        (20_000, 512, BY_WARPS[:1]),
+        (20_000, 1024, BY_WARPS),
+        (528, 401, BY_WARPS[:1]),
+        (527, 401, ()),
+        (20_000, 1040, ()),
+    ],
+)
+def test_a_warp_each_looks_for_places_in_many_short_rows_of_narrow_elements(
+    rows: int, length: int, expected: tuple[str, ...]
+) -> None:
+    found = [str(each) for each in candidates(NARROW_ARG, TARGET, {"k0": rows, "k1": length})]
+    offered_here = [each for each in BY_WARPS if any(text.startswith(each) for text in found)]
+    assert tuple(offered_here) == expected
+    wide = [str(each) for each in offered("row_argmax_f32", rows, length)]
+    assert not any(text.startswith(BY_WARPS[1]) for text in wide)
+
+
 @pytest.mark.parametrize(("rows", "splits"), [(70, 16), (140, 8), (264, 4), (300, 0)])
 def test_long_rows_that_are_few_are_shared_if_they_are_read_alone(rows: int, splits: int) -> None:
     found = {each.get("splits", 0) for each in offered("row_argmax_f32", rows, 131_072)}
