@@ -26,6 +26,7 @@ from nearhint_compiler.schedule.cuda_facts import (
 )
 from nearhint_compiler.schedule.cuda_halves import half_vectors
 from nearhint_compiler.schedule.cuda_pieces import (
+    NARROW_LANES,
     come_first,
     in_pieces,
     long_in_pieces,
@@ -107,11 +108,12 @@ SHORT_DEFAULT = (4, 256)
 """(rows, columns) of that block where the hint has many short rows."""
 SHORT_ARG = 512
 """Elements of a block that looks for a place, which also come one by one."""
-ARG_ROWS, ARG_ROWS_LEAST = (512, 1024), 4
-"""Elements of the blocks that hold rows of narrow elements in which a warp each looks for a place,
-and how many rows a processor has then. Of 20 000 rows of 520 in bf16 it took 5.9 µs, 10.8 by what
-else there is (cold 10.6, 12.3), of 60 013 of 401 18.0 and 21.1, of 66 633 of 592 28.3 and 35.3; of
-500 of 600 1.9 and 1.7 (tests/benchmarks/gpu_schedules.py, on an H100)."""
+WARP_ROWS, WARP_ROWS_LEAST = (512, 1024), 4
+"""Elements of the blocks that hold rows of narrow elements which a warp each reads, and how many
+rows a processor has then. Of 20 000 rows of 520 in bf16 an argmax took 5.9 µs so, 10.8 by what else
+there is (cold 10.6, 12.3), a sum 5.3 and 8.7, of 60 013 of 401 an argmax 18.0 and 21.1, a logsumexp
+20.8 and 26.7; of 500 of 600 an argmax 1.9 and 1.7 (tests/benchmarks/gpu_schedules.py, on an H100).
+"""
 EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 LINE_BYTES = 128
@@ -309,7 +311,10 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
     looped = facts.schedule("looped", x=x, r=block, warps=_warps(x * block, 256), **words)
     if not facts.has_static_length:
         yield looped
-    yield from _by_warps(facts, r)
+    by_warps = tuple(_by_warps(facts, r))
+    # Shorter rows that are only added are held by four warps, at a hint that nothing is known of.
+    at_first = len(by_warps) if r == WHOLE_ROW else 1
+    yield from by_warps[:at_first]
     yield from single_steps(facts)
     most_have_one = rows > facts.processors // 2
     if r <= PERSISTENT_LIMIT:
@@ -331,6 +336,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         ways.insert(1 if facts.divisible else 0, halves)
         ways.insert(len(ways) if facts.divisible else 0, singles)
         yield from _reused(facts, chain(*ways))
+        yield from by_warps[at_first:]
     elif most_have_one:
         yield from long_in_pieces(facts)
     under_way = facts.own_bytes // rows * min(rows, facts.processors)
@@ -472,17 +478,16 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
 
 
 def _by_warps(facts: Facts, r: int) -> Iterator[Schedule]:
-    """Many short rows of narrow elements, in each of which a warp looks for a place."""
+    """Many short rows of narrow elements that are read once, and alone: a warp each."""
     is_once = facts.only_reads and facts.walks == 1
-    is_narrow = facts.has_arg_groups and facts.lanes >= ARG_LANES
-    is_many = prod(facts.extents) >= ARG_ROWS_LEAST * facts.processors
-    step = 32 * facts.lanes
-    words = in_words(facts, step, walked=True)
-    if not (is_once and is_narrow and is_many and words and r in ARG_ROWS):
+    is_many = prod(facts.extents) >= WARP_ROWS_LEAST * facts.processors
+    if not (is_once and is_many and facts.lanes >= NARROW_LANES and r in WARP_ROWS):
         return
-    yield facts.schedule("looped", x=4, r=step, warps=4, **words)
-    if r == WHOLE_ROW:
-        yield facts.schedule("persistent", x=2, r=r, warps=1, **words)
+    step = 32 * facts.lanes
+    if words := in_words(facts, step, walked=True):
+        yield facts.schedule("looped", x=4, r=step, warps=4, **words)
+        group = {"group": facts.lanes} if facts.has_arg_groups else {}
+        yield facts.schedule("persistent", x=2, r=r, warps=1, **group, words=1)
 
 
 def _is_cached_arg(facts: Facts, r: int) -> bool:

@@ -7,6 +7,7 @@ from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
 from nearhint_compiler.schedule.firsts import firsts
@@ -20,10 +21,16 @@ MASKED = parse_kernel(
 )
 
 
-NARROW_ARG = parse_kernel(
-    """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in bf16) (out i64))
-    (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (arg max f32 1 r0) (store 1 p0 2)))"""
-)
+def narrow_rows(node: str) -> ir.Kernel:
+    """Rows of two-byte elements, of each of which one node makes a value."""
+    dtype = "i64" if node.startswith("arg") else "f32"
+    return parse_kernel(
+        f"""(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in bf16) (out {dtype}))
+        (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) ({node}) (store 1 p0 2)))"""
+    )
+
+
+NARROW_ARG = narrow_rows("arg max f32 1 r0")
 
 
 def offered(name: str, *dims: int) -> tuple[Schedule, ...]:
@@ -99,28 +106,29 @@ def test_columns_that_have_a_part_of_each_line_pass_the_cache_whatever_they_are(
         assert all(is_streamed(each) == (each["x"] < 32 or rows == 7000) for each in walks)
 
 
-BY_WARPS = ("cuda.looped x=4 r=256 warps=4", "cuda.persistent x=2 r=1024 warps=1")
-
-
+@pytest.mark.parametrize("node", ["arg max f32 1 r0", "reduce sum f32 1"])
 @pytest.mark.parametrize(
-    ("rows", "length", "expected"),
-    [
-        (20_000, 520, BY_WARPS),
-        (20_000, 512, BY_WARPS[:1]),
-        (20_000, 1024, BY_WARPS),
-        (528, 401, BY_WARPS[:1]),
-        (527, 401, ()),
-        (20_000, 1040, ()),
-    ],
+    ("rows", "length", "block"),
+    [(20_000, 520, 1024), (528, 401, 512), (527, 401, 0), (20_000, 1040, 0)],
 )
-def test_a_warp_each_looks_for_places_in_many_short_rows_of_narrow_elements(
-    rows: int, length: int, expected: tuple[str, ...]
+def test_a_warp_each_reads_many_short_rows_of_narrow_elements(
+    rows: int, length: int, block: int, node: str
 ) -> None:
-    found = [str(each) for each in candidates(NARROW_ARG, TARGET, {"k0": rows, "k1": length})]
-    offered_here = [each for each in BY_WARPS if any(text.startswith(each) for text in found)]
-    assert tuple(offered_here) == expected
-    wide = [str(each) for each in offered("row_argmax_f32", rows, length)]
-    assert not any(text.startswith(BY_WARPS[1]) for text in wide)
+    kernel = narrow_rows(node)
+    dims = {"k0": rows, "k1": length}
+    walk, held = "cuda.looped x=4 r=256 warps=4 ", f"cuda.persistent x=2 r={block} warps=1 "
+    found = [str(each) for each in candidates(kernel, TARGET, dims)]
+    assert len({*found}) == len(found)
+    assert any(text.startswith(walk) for text in found) == bool(block)
+    assert any(text.startswith(held) for text in found) == bool(block)
+    # Those of up to 512 are held by more at a hint that nothing is known of.
+    first = str(firsts(kernel, TARGET, dims)[0])
+    assert first.startswith(held) == (block == 1024)
+
+
+def test_warps_do_not_read_rows_of_wide_elements_so() -> None:
+    found = [str(each) for each in offered("row_argmax_f32", 20_000, 520)]
+    assert not any(" x=2 r=1024 warps=1 " in text for text in found)
 
 
 @pytest.mark.parametrize(("rows", "splits"), [(70, 16), (140, 8), (264, 4), (300, 0)])
