@@ -129,6 +129,7 @@ def test_a_warp_each_reads_many_short_rows_of_narrow_elements(
 def test_warps_do_not_read_rows_of_wide_elements_so() -> None:
     found = [str(each) for each in offered("row_argmax_f32", 20_000, 520)]
     assert not any(" x=2 r=1024 warps=1 " in text for text in found)
+    assert not any(" x=4 r=128 warps=4 " in text for text in found)
 
 
 @pytest.mark.parametrize(("rows", "splits"), [(70, 16), (140, 8), (264, 4), (300, 0)])
