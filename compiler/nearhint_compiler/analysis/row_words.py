@@ -9,15 +9,15 @@ index, which is a Guard; nothing is asked of sizes.
 A plane is such a row for each element of the loops around the innermost one, with words and edges
 of its own: its base has those loops' variables.
 
-What all rows share, as weights, begins with a word where a row begins anywhere. So element r of it
-is not where that of the row is in its word, but as many elements on as the row has before its words
-(`codegen.triton.phases`).
+What all rows share, as weights, or some of them, as a mask or a scale of an image, begins elsewhere
+in a word than a row does. So element r of it is not where that of the row is in its word, but as
+many elements on as the two beginnings differ by (`codegen.triton.phases`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.analysis.branches import branches
@@ -40,14 +40,14 @@ class RowWords:
     """`base` is the index of a row's first element, `lanes` how many elements a word has.
 
     They are those of the narrowest dtype of two bytes or more. `indices` are those of the accesses
-    at `base` and an element's number, `shared` those of loads at an element's number alone whose
-    words have as many lanes, if these are `PHASED_LANES`.
+    at `base` and an element's number, `shared` those of loads from other bases whose words have as
+    many lanes, if these are `PHASED_LANES`, with their bases.
     """
 
     base: ex.Expr
     lanes: int
     indices: frozenset[ex.Expr]
-    shared: frozenset[ex.Expr] = frozenset()
+    shared: Mapping[ex.Expr, ex.Expr] = field(default_factory=dict[ex.Expr, ex.Expr])
 
     @property
     def is_phased(self) -> bool:
@@ -61,7 +61,11 @@ class RowWords:
         4
         """
         lanes = self.lanes // parts
-        return self if parts == 1 else replace(self, lanes=lanes, shared=frozenset())
+        return self if parts == 1 else replace(self, lanes=lanes, shared={})
+
+    def shared_by_all(self) -> RowWords:
+        """The same where only what all rows share is read in words beside a row's."""
+        return replace(self, shared={i: base for i, base in self.shared.items() if base == ex.ZERO})
 
 
 def row_words(kernel: ir.Kernel) -> RowWords | None:
@@ -80,11 +84,11 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
         return found
     stored = {node.index for node in kernel.body if isinstance(node, ir.Store)}
     shared = {
-        index
+        index: base
         for base, index, size in _along(kernel, {}, loops)
-        if base == ex.ZERO and size * found.lanes == WORD_BYTES
+        if base != found.base and size * found.lanes == WORD_BYTES and index not in stored
     }
-    return replace(found, shared=frozenset(shared - stored))
+    return replace(found, shared=shared)
 
 
 def plane_words(kernel: ir.Kernel) -> RowWords | None:

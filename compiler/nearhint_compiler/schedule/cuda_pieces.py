@@ -39,6 +39,14 @@ SIDE_THREADS, SIDE_HELD, SIDE_WARPS = 4, 16, (2, 4)
 several such rows, the more where twice the threads have a row."""
 SINGLES, SINGLE_ROWS = 16, 32
 """Elements of a piece that are read one by one, and rows of a program that has such."""
+SINGLE_LENGTHS = {32: range(65, 225), 64: range(257, 385)}
+"""Elements of a piece of longer ones, for which that saves an eighth of a block's lanes and more,
+and how long they are. Of 60 013 of 150 in bf16 a softmax takes 14.0 µs so and 19.7 in words, of 277
+29.6 and 38.3, of 401 38.9 and 38.6, an entropy of 42 656 of 137 9.8 and 17.7. Norms and args, which
+have no functions, take longer so (tests/benchmarks/gpu_schedules.py, on an H100)."""
+SINGLE_WARPS, SINGLE_READS, SINGLE_TRIPLE = ((4, 4), (8, 4)), (4, 1), 96
+"""(rows, warps) of programs that have these, also of rows that are longer and only read; and up to
+which length a warp has two of them first."""
 EARLY_REGISTERS = 48
 """Registers of loads that come first, in a thread of the widest programs: of 64, so that a
 processor has two such programs and not one."""
@@ -123,13 +131,32 @@ def side_by_side(facts: Facts) -> Iterator[Schedule]:
 
 
 def one_by_one(facts: Facts) -> Iterator[Schedule]:
-    """Rows shorter than the least block of words, in pieces whose elements are read one by one.
+    """Short rows in pieces whose elements are read one by one: shorter than the least block of
+    words, and longer ones whose elements go through functions.
 
-    Most lanes of such a block, and of its edges, have no element.
+    Most lanes of such a block, and of its edges, have no element, and functions of them take as
+    long as of others.
     """
-    if not facts.has_scan and SINGLES < facts.length <= facts.word**2:
-        blocks = {"x": SINGLE_ROWS, "r": SINGLES, "warps": SIDE_WARPS[1]}
-        yield facts.schedule("persistent", **blocks, pieces=-(-facts.length // SINGLES))
+    if facts.has_scan or facts.length <= SINGLES:
+        return
+    if facts.length <= facts.word**2:
+        yield _one_by_one(facts, SINGLES, SINGLE_ROWS, SIDE_WARPS[1])
+    elif has_narrow_functions(facts):
+        shapes = SINGLE_WARPS[::-1] if facts.length <= SINGLE_TRIPLE else SINGLE_WARPS
+        for r, lengths in SINGLE_LENGTHS.items():
+            reads = (SINGLE_READS,) if facts.only_reads and r > 32 else ()
+            if facts.length in lengths:
+                yield from (_one_by_one(facts, r, *shape) for shape in (*reads, *shapes))
+
+
+def has_narrow_functions(facts: Facts) -> bool:
+    """Whether narrow elements go through functions, which take longer than to read them."""
+    return facts.has_functions and facts.lanes >= NARROW_LANES
+
+
+def _one_by_one(facts: Facts, r: int, rows: int, warps: int) -> Schedule:
+    blocks = {"x": rows, "r": r, "warps": warps, "pieces": -(-facts.length // r)}
+    return facts.schedule("persistent", **blocks)
 
 
 def _ways_of_loading(facts: Facts, pieces: int, warps: int) -> list[dict[str, int]]:

@@ -27,7 +27,9 @@ from nearhint_compiler.schedule.cuda_facts import (
 from nearhint_compiler.schedule.cuda_halves import half_vectors
 from nearhint_compiler.schedule.cuda_pieces import (
     NARROW_LANES,
+    SINGLE_LENGTHS,
     come_first,
+    has_narrow_functions,
     in_pieces,
     long_in_pieces,
     one_by_one,
@@ -66,7 +68,8 @@ LEAST_CROSSING = 64
 """Elements of the shortest row for which two sizes of a bucket are worth looking at."""
 SHORT_CROSSING = (16, 1 << 19)
 """Elements of the shortest row for which they are where rows are many, and how many elements these
-have together. The other size is no multiple of what vectors want, as most of a bucket are none: of
+have together. The other size is no multiple of what vectors want, as most of a bucket are none, nor
+are those of longer rows that may be read one by one (`cuda_pieces.SINGLE_LENGTHS`): of
 38 826 rows of 38 in bf16 a layer norm took 5.0 µs in pieces, which hints of 31 and of 125 do not
 have, and 7.4 by the best that they have."""
 COLUMNS_CROSSING = (8, 512)
@@ -255,16 +258,20 @@ def crossings(
     names = [name for size in reversed(kernel.reduction) for name in ex.symbols_of(size)]
     least, most = LEAST_CROSSING, PERSISTENT_LIMIT
     multiple = SIZE_MULTIPLE
+    # Beyond the block that holds the row: the far end of that block's own bucket.
+    beyond = _power_of_two(facts.length) * math.sqrt(2)
     if facts.is_columns:
         # Those that are read alone and once are walked as fast; and no vectors lie along them.
         is_held = facts.walks > 1 and not facts.only_reads and not facts.has_scan
         (least, most), multiple = COLUMNS_CROSSING if is_held else (1, 0), 1
-    elif facts.length < least and facts.length * prod(facts.extents) >= SHORT_CROSSING[1]:
-        least, multiple = SHORT_CROSSING[0], 1
+    elif facts.length * prod(facts.extents) >= SHORT_CROSSING[1]:
+        are_singles = any(int(beyond) in lengths for lengths in SINGLE_LENGTHS.values())
+        is_single = are_singles and has_narrow_functions(facts)
+        if is_single or facts.length < least:
+            least, multiple = SHORT_CROSSING[0], 1
     if not names or not least <= facts.length <= most:
         return ()
-    # Beyond the block that holds the row: the far end of that block's own bucket.
-    longer = int(dims[names[0]] / facts.length * _power_of_two(facts.length) * math.sqrt(2))
+    longer = int(dims[names[0]] / facts.length * beyond)
     return ({**dims, names[0]: longer - longer % multiple},)
 
 

@@ -34,6 +34,11 @@ PIECES = f"cuda.persistent x=1 r=256 warps=1 {WORDS} words=1 early=1 pieces=3"
 TURNS = f"cuda.persistent x=1 r=512 warps=2 {WORDS} ahead=2 words=1 turns=2"
 TEAM = f"cuda.cooperative x=1 r=256 splits=3 teams=2 warps=1 {WORDS} polls=2 group=8 words=1"
 SPLIT = f"cuda.split x=1 r=256 splits=3 warps=1 {WORDS} group=8 words=1"
+MODULATED = "modulated_layer_norm_bf16"
+"""What all rows share beside what those of an image share, each from a base of its own."""
+AHEAD = (
+    f"cuda.cooperative x=1 r=512 splits=3 teams=2 warps=2 {WORDS} polls=2 group=8 ahead=2 words=1"
+)
 MIXED = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
   (params (in bf16) (in f32) (in f16) (out bf16))
   (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (load 1 r0) (load 2 r0) (cast f32 3)
@@ -43,6 +48,10 @@ MIXED = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
 
 def cases(schedule: str, *lengths: int, rows: int = 9, special: bool = False) -> list[Case]:
     return [Case(KERNEL, schedule, (rows, length), special) for length in lengths]
+
+
+def modulated(schedule: str, *lengths: int, tokens: int = 3) -> list[Case]:
+    return [Case(MODULATED, schedule, (3, tokens, length)) for length in lengths]
 
 
 CASES = [
@@ -55,6 +64,14 @@ CASES = [
     *cases(TEAM, 7, 261, 519, 770),
     *cases(f"{TEAM} pieces=2", 261, 1001),
     *cases(SPLIT, 3, 261, 770),
+    *modulated(WALKED, *range(1, 18), 255, 256, 257, 263, 264, 271, 509, 777),
+    *modulated(HELD, 1, 7, 8, 9, 15, 17, 121, 503, 512, 513, 519),
+    *modulated(SEVERAL, 3, 8, 129, 255, 263),
+    *modulated(PIECES, 5, 257, 511, 700, 775),
+    *modulated(TURNS, 6, 131, 509, tokens=13),
+    *modulated(TEAM, 7, 261, 519, 770),
+    *modulated(AHEAD, 7, 261, 770, 1531),
+    *modulated(SPLIT, 3, 261, 770),
 ]
 
 
@@ -69,6 +86,18 @@ def test_weights_are_loaded_two_words_at_a_time(text: str) -> None:
     source = generate(kernel_of(KERNEL), parse_schedule(text), TARGET).source
     assert "_in_phase(" in source
     assert not re.search(r"tl\.load\(a[12] \+ b?\d*r0\b", source)
+
+
+@pytest.mark.parametrize("text", [WALKED, HELD, SEVERAL, PIECES, TEAM, AHEAD, SPLIT])
+def test_so_is_what_rows_of_an_image_share(text: str) -> None:
+    source = generate(kernel_of(MODULATED), parse_schedule(text), TARGET).source
+    assert not re.search(r"tl\.load\(a[12] \+ [^,]*\bb?\d*r0\b", source)
+
+
+def test_rows_that_take_turns_have_words_as_the_first_one_does() -> None:
+    """They share its place in a word, and not what images share: that is loaded by elements."""
+    source = generate(kernel_of(MODULATED), parse_schedule(TURNS), TARGET).source
+    assert re.findall(r"_in_phase\(tl\.load\((a\d)", source) == ["a1"]
 
 
 @pytest.mark.parametrize(

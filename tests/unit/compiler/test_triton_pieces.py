@@ -94,6 +94,10 @@ CASES = [
     *walks("column_sum_f32", (5, 29), special=True),
     *walks("column_argmin_bf16", (5, 19), special=True),
     *walks("logsumexp_f32", (3, 41)),
+    *(
+        Case("combined_experts_bf16", f"cuda.looped x=16 r=1 warps=1 {ALIGNED} pieces=4", (3, 7, n))
+        for n in (1, 3, 4, 6, 9)
+    ),
     *columns("middle_softmax_bf16", (2, 5, 7), (3, 3, 11), (1, 1, 1)),
     *columns("middle_softmax_bf16", (2, 7, 9), special=True),
     *columns("standardised_columns_f32", (5, 9), (13, 11)),
@@ -188,7 +192,7 @@ def test_short_rows_of_wide_elements_also_come_in_pieces_that_few_threads_have(l
         assert each["r"] * (each["pieces"] - 1) < length <= each["r"] * each["pieces"] + 3
     few = candidates(kernel, TARGET, {"k0": 100, "k1": length})
     assert not any(each.get("pieces", 0) for each in few)
-    narrow = candidates(kernel_of("softmax_f16"), TARGET, {"k0": 100_003, "k1": length})
+    narrow = candidates(kernel_of("layer_norm_dynamic_bf16"), TARGET, {"k0": 100_003, "k1": length})
     assert not any(each.get("pieces", 0) for each in narrow)
 
 
@@ -204,6 +208,35 @@ def test_short_rows_of_narrow_elements_are_read_one_by_one_in_pieces(
     assert (found[1] == single) == is_first
     guard = generate(kernel, single, TARGET).guard
     assert size_facts_hold(guard, {"k0": 300_001, "k1": length})
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "shapes"),
+    [
+        ("softmax_f16", 150, [(4, 32, 4, 5), (8, 32, 4, 5)]),
+        ("softmax_f16", 73, [(8, 32, 4, 3), (4, 32, 4, 3)]),
+        ("softmax_f16", 152, [(4, 32, 4, 5), (8, 32, 4, 5)]),  # behind vectors
+        ("softmax_f16", 225, []),
+        ("softmax_f16", 301, [(4, 64, 4, 5), (8, 64, 4, 5)]),
+        ("softmax_f16", 385, []),
+        ("entropy_bf16", 301, [(4, 64, 1, 5), (4, 64, 4, 5), (8, 64, 4, 5)]),
+        ("entropy_bf16", 449, []),
+        ("layer_norm_dynamic_bf16", 150, []),
+        ("row_max_f16", 150, []),
+    ],
+)
+def test_narrow_elements_that_go_through_functions_have_few_lanes_beyond_their_row(
+    name: str, length: int, shapes: list[tuple[int, ...]]
+) -> None:
+    kernel = kernel_of(name)
+    found = candidates(kernel, TARGET, {"k0": 60_013, "k1": length})
+    pieces = [each for each in found if each.get("pieces", 0) and not each.get("reuse", 0)]
+    singles = [each for each in pieces if not each.get("words", 0)]
+    assert [tuple(each[n] for n in ("x", "r", "warps", "pieces")) for each in singles] == shapes
+    if shapes:
+        assert (found[1] == singles[0]) == (length % 8 > 0)
+        guard = generate(kernel, singles[0], TARGET).guard
+        assert not size_facts_hold(guard, {"k0": 300_001, "k1": shapes[0][1] * shapes[0][3] + 1})
 
 
 def test_rows_that_are_only_read_also_come_in_one_piece_more_of_the_same_length() -> None:

@@ -14,6 +14,7 @@ from nearhint_compiler.analysis.row_words import RowWords
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges
+from nearhint_compiler.codegen.triton.phases import word_ends
 from nearhint_compiler.codegen.triton.row import split_row, unflatten, word_lines
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.ir import nodes as ir
@@ -39,6 +40,7 @@ class Ahead:
             masks={REDUCED: "nmask"},
             renamed={**block.renamed, **renamed},
             texts=texts,
+            head=f"{PREFIX}head",
             edges=None,
             together=None,
             word=1,
@@ -139,7 +141,7 @@ def ahead_in_words(kernel: ir.Kernel, block: Block, words: RowWords) -> Ahead:
     base = index_text(ex.substitute(words.base, rows))
     length = index_text(ex.product(kernel.reduction))
     lines = [
-        *word_lines(PREFIX, base, length, lanes=words.lanes, is_phased=words.is_phased),
+        *word_lines(PREFIX, base, length, lanes=words.lanes, ends=word_ends(kernel, words, rows)),
         f"{PREFIX}r = {PREFIX}head + rlane",
         *split_row(kernel, PREFIX),
         f"{PREFIX}rmask = rlane < {PREFIX}body",

@@ -91,9 +91,10 @@ class Block:
     Where a tile has the whole words of rows alone, `edges` is the tile with the rest of them, one
     lane for each word of `word` elements. Values of elements are named `prefix` and a number, and
     an index is written as `texts` has it, or with its variables `renamed`. What rows share is read
-    in words at the lanes of a row's words, the texts of which `phased` has. Along the reduction
-    a tile has `lanes`; `group_start` is the text of the place of each group's first element. A flat
-    block in `units` has an axis of units and one of their points in place of its own.
+    in words at the lanes of a row's words, the texts of which `phased` has, as many elements on as
+    the row has before them, its `head`. Along the reduction a tile has `lanes`; `group_start` is
+    the text of the place of each group's first element. A flat block in `units` has an axis of
+    units and one of their points in place of its own.
     """
 
     axes: tuple[str, ...]
@@ -127,6 +128,7 @@ class Block:
     prefix: str = "v"
     texts: Mapping[ex.Expr, str] = field(default_factory=dict)
     phased: Mapping[ex.Expr, str] = field(default_factory=dict)
+    head: str = "rhead"
     renamed: Mapping[str, ex.Expr] = field(default_factory=dict)
     lanes: str = REDUCED
     group_start: str = ""

@@ -24,7 +24,7 @@ from nearhint_compiler.analysis.scans import has_scans, scans_come_last
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.ops import combine_name
-from nearhint_compiler.codegen.triton.phases import has_phases
+from nearhint_compiler.codegen.triton.phases import has_phases, word_ends
 from nearhint_compiler.codegen.triton.row import (
     CHAINS,
     TEAMS,
@@ -71,9 +71,10 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
         raise InvalidSchedule(f"a block with fewer words than edges have lanes: {schedule}")
     if schedule.get("group", 1) > words.lanes:
         raise InvalidSchedule(f"a group longer than a word: {schedule}")
-    if schedule.family != CHAINS and has_phases(words, schedule):
-        return words
-    return replace(words, shared=frozenset())
+    if schedule.family == CHAINS or not has_phases(words, schedule):
+        return replace(words, shared={})
+    # Where rows take turns their words lie as those of the first one do, whatever it shares.
+    return words.shared_by_all() if schedule.get("turns", 1) > 1 else words
 
 
 def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
@@ -120,7 +121,7 @@ def row_lines(
     rest = f"{length} - rbody"
     base = ex.substitute(words.base, {name: ex.symbol(f"f{name}") for name in first})
     return [
-        *word_lines("r", _base(base, shape), length, lanes=lanes, is_phased=words.is_phased),
+        *word_lines("r", _base(base, shape), length, lanes=lanes, ends=word_ends(kernel, words)),
         f"redges = {f'tl.where({chunk}, {rest}, 0)' if chunk else rest}",
         *edge_lines(
             kernel, words, owner=chunk if chunk == last else f"tl.where(ebefore, {chunk}, {last})"

@@ -1,11 +1,12 @@
 """What rows in words share, as weights, in words as well: two that are next to each other, shifted.
 
-A row begins anywhere in a word, and what all rows share with one. So the elements beside a word of
-the row are the last of one word and the first of the next: as many of the one are left out as the
-row has elements before its words, its phase. Element by element they are eight loads, each of them
-of as many lines of a cache as a word's: here they are two, and a few selections.
+A row begins anywhere in a word, what all rows share with one, and what some of them share, as the
+scale of an image, anywhere again. So the elements beside a word of the row are the last of one word
+and the first of the next: as many of the one are left out as it has before them, the phase. Element
+by element they are eight loads, each of them of as many lines of a cache as a word's: here they are
+two, and a few selections.
 
-Nothing outside of what is shared is read: of its last word, if it is not whole, a row has the
+Nothing behind what a row shares is read: of its last word, if it is not whole, the row has the
 elements among its edges. Triton hands the elements of a word to one statement of assembly as they
 are next to each other in a thread. That they are is checked when a kernel is compiled
 (`nearhint_daemon.workers.packed`).
@@ -13,6 +14,9 @@ are next to each other in a thread. That they are is checked when a kernel is co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from nearhint_compiler.analysis.loops import reduction_loops
 from nearhint_compiler.analysis.row_words import WORD_BYTES, RowWords
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.text import index_text, zero_text
@@ -38,11 +42,34 @@ def phased(kernel: ir.Kernel, block: Block, param: int, index: ex.Expr) -> str:
     if not lane or DTYPES[dtype] * block.word != WORD_BYTES:
         return ""
     length, mask = index_text(ex.product(kernel.reduction)), block.mask_of(index)
+    base = ex.substitute(index, dict.fromkeys(reduction_loops(kernel), ex.ZERO))
+    end, phase = f"{length} // {block.word} * {block.word}", block.head
     place, other = f"tl.broadcast_to({lane}, {block.element_shape})", zero_text(dtype)
-    behind = f"({lane} + {block.word} < {length} // {block.word} * {block.word})"
+    if base != ex.ZERO:
+        begin = block.text(base)
+        phase = f"(({begin} + {block.head}) % {block.word})"
+        first = f"({begin} + {block.head}) // {block.word} * {block.word}"
+        end = f"({begin} + {length}) // {block.word} * {block.word}"
+        lane, place = f"{first} + {lane}", f"({first} + {place})"
+    behind = f"({lane} + {block.word} < {end})"
     word = f"tl.load(a{param} + {place}, {mask}, other={other})"
     following = f"tl.load(a{param} + ({place} + {block.word}), {mask} & {behind}, other={other})"
-    return f"_in_phase({word}, {following}, rhead.to(tl.int32))"
+    return f"_in_phase({word}, {following}, {phase}.to(tl.int32))"
+
+
+def word_ends(
+    kernel: ir.Kernel, words: RowWords, renamed: Mapping[str, ex.Expr] | None = None
+) -> list[str]:
+    """Where a row is at the ends of the whole words of all that is read in phase with it, as texts
+    in terms of its loops, or of those they are `renamed` to.
+    """
+    length, lanes = index_text(ex.product(kernel.reduction)), words.lanes
+    found: dict[str, None] = {}
+    for base in words.shared.values():
+        begin = index_text(ex.substitute(base, renamed or {}))
+        behind = f"({begin} + {length}) // {lanes} * {lanes} - {begin}"
+        found[f"{length} // {lanes} * {lanes}" if base == ex.ZERO else behind] = None
+    return [*found]
 
 
 def _shifted() -> str:

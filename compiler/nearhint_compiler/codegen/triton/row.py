@@ -10,8 +10,9 @@ arg's index is the loops' own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.row_words import RowWords
@@ -266,16 +267,17 @@ def plane_loops(kernel: ir.Kernel) -> dict[str, ex.Expr]:
 
 
 def word_lines(
-    prefix: str, base: str, length: str, *, lanes: int, is_phased: bool = False
+    prefix: str, base: str, length: str, *, lanes: int, ends: Sequence[str] = ()
 ) -> list[str]:
     """Where the words of a run of `length` elements from `base` on begin, and their elements.
 
-    What runs share has them in whole words as well, if it `is_phased`: one word fewer, mostly.
+    These come before all `ends`, those of the whole words of what runs share: one word fewer,
+    mostly.
     """
     zero, word, head = (f"{prefix}{name}" for name in ("zero", "word", "head"))
     rest = f"({length} - {head})"
-    if is_phased:
-        rest = f"tl.maximum({length} // {lanes} * {lanes} - {head}, 0)"
+    if ends:
+        rest = f"tl.maximum({reduce('tl.minimum({}, {})'.format, ends)} - {head}, 0)"
     return [
         f"{zero} = {base}",
         f"{word} = ({zero} + {lanes - 1}) // {lanes} * {lanes}",

@@ -15,6 +15,7 @@ from nearhint_compiler.analysis.row_words import RowWords
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import edge_lines, edges_of
+from nearhint_compiler.codegen.triton.phases import word_ends
 from nearhint_compiler.codegen.triton.row import word_lines
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.totals import Total
@@ -33,7 +34,7 @@ class TeamEdges:
         length = index_text(ex.product(kernel.reduction))
         base = f"tl.full({block.row_shape}, 0, tl.int32) + {index_text(words.base)}"
         self.places = (
-            *word_lines("r", base, length, lanes=words.lanes, is_phased=words.is_phased),
+            *word_lines("r", base, length, lanes=words.lanes, ends=word_ends(kernel, words)),
             f"ebase = tl.arange(0, {LANES}){block.spread}{widened}",
             *edge_lines(kernel, words),
         )

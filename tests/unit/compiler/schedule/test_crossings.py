@@ -23,6 +23,11 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("softmax_f32", (32_768, 32), (32_768, 45)),  # but for so many
         ("layer_norm_dynamic_bf16", (32_768, 31), (32_768, 45)),
         ("layer_norm_dynamic_bf16", (65_536, 8), None),
+        ("softmax_f16", (32_768, 128), (32_768, 181)),  # where they may be read one by one
+        ("softmax_f16", (32_768, 256), (32_768, 362)),
+        ("softmax_f16", (32_768, 512), (32_768, 720)),
+        ("softmax_f16", (512, 128), (512, 176)),
+        ("layer_norm_dynamic_bf16", (32_768, 128), (32_768, 176)),  # no functions
         ("softmax_f32", (512, 16_384), (512, 23_168)),  # beyond which all are walked
         ("softmax_f32", (512, 32_768), None),
         ("layer_norm_f32", (512,), None),  # rows of one length
