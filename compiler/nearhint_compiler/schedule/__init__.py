@@ -42,8 +42,8 @@ def crossings(
     """
     if target.kind == "cpu":
         return ()
-    from nearhint_compiler.schedule import cuda_pointwise, cuda_reductions
+    from nearhint_compiler.schedule import cuda_crossings, cuda_pointwise
 
     if kernel.reduction:
-        return cuda_reductions.crossings(kernel, target, dims)
+        return cuda_crossings.crossings(kernel, target, dims)
     return cuda_pointwise.crossings(kernel, target, dims)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from math import prod
 
-from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
-from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cuda_scans
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
 from nearhint_compiler.schedule.cuda_columns import (
@@ -22,14 +19,11 @@ from nearhint_compiler.schedule.cuda_facts import (
     STREAMED,
     Facts,
     Tile,
-    facts_of,
 )
 from nearhint_compiler.schedule.cuda_halves import half_vectors
 from nearhint_compiler.schedule.cuda_pieces import (
     NARROW_LANES,
-    SINGLE_LENGTHS,
     come_first,
-    has_narrow_functions,
     in_pieces,
     long_in_pieces,
     one_by_one,
@@ -53,8 +47,6 @@ from nearhint_compiler.schedule.cuda_teams import (
 )
 from nearhint_compiler.schedule.cuda_walks import walked
 from nearhint_compiler.schedule.schedule import Schedule
-from nearhint_rules import expr as ex
-from nearhint_rules.target import Target
 
 ELEMENTS_PER_THREAD = 64
 """Beyond this, a block's values no longer fit in a thread's registers."""
@@ -64,17 +56,6 @@ slower, or no faster, at all sizes that were timed on an H100
 (tests/benchmarks/results/2026-11-h100-selection-board-matrix.json.gz)."""
 FEW_WHOLE_ROWS = 8
 """Such rows of a processor up to which they have four warps each also where elements are narrow."""
-LEAST_CROSSING = 64
-"""Elements of the shortest row for which two sizes of a bucket are worth looking at."""
-SHORT_CROSSING = (16, 1 << 19)
-"""Elements of the shortest row for which they are where rows are many, and how many elements these
-have together. The other size is no multiple of what vectors want, as most of a bucket are none, nor
-are those of longer rows that may be read one by one (`cuda_pieces.SINGLE_LENGTHS`): of
-38 826 rows of 38 in bf16 a layer norm took 5.0 µs in pieces, which hints of 31 and of 125 do not
-have, and 7.4 by the best that they have."""
-COLUMNS_CROSSING = (8, 512)
-"""Elements of the shortest column that is stored for which they are, and of the longest, beyond
-which no program holds twice as many."""
 LONG_BLOCKS = ((8192, 32), (16_384, 32), (32_768, 32), (4096, 16))
 """(elements, warps) for rows that registers cannot hold: so many threads that few rows are under
 way at once, and the second walk finds them in the L2 cache."""
@@ -248,31 +229,6 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
     yield from islice(found, BEFORE_FOLDS)
     yield from folds_beside(facts)
     yield from found
-
-
-def crossings(
-    kernel: ir.Kernel, target: Target, dims: Mapping[str, int]
-) -> tuple[Mapping[str, int], ...]:
-    """See `nearhint_compiler.schedule.crossings`."""
-    facts = facts_of(kernel, target, dims)
-    names = [name for size in reversed(kernel.reduction) for name in ex.symbols_of(size)]
-    least, most = LEAST_CROSSING, PERSISTENT_LIMIT
-    multiple = SIZE_MULTIPLE
-    # Beyond the block that holds the row: the far end of that block's own bucket.
-    beyond = _power_of_two(facts.length) * math.sqrt(2)
-    if facts.is_columns:
-        # Those that are read alone and once are walked as fast; and no vectors lie along them.
-        is_held = facts.walks > 1 and not facts.only_reads and not facts.has_scan
-        (least, most), multiple = COLUMNS_CROSSING if is_held else (1, 0), 1
-    elif facts.length * prod(facts.extents) >= SHORT_CROSSING[1]:
-        are_singles = any(int(beyond) in lengths for lengths in SINGLE_LENGTHS.values())
-        is_single = are_singles and has_narrow_functions(facts)
-        if is_single or facts.length < least:
-            least, multiple = SHORT_CROSSING[0], 1
-    if not names or not least <= facts.length <= most:
-        return ()
-    longer = int(dims[names[0]] / facts.length * beyond)
-    return ({**dims, names[0]: longer - longer % multiple},)
 
 
 def _rows(facts: Facts) -> Iterator[Schedule]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
-from nearhint_compiler.schedule import crossings
+from nearhint_compiler.schedule import candidates, crossings
 from nearhint_rules.target import CpuDevice, Target
 
 CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
@@ -23,8 +23,6 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("softmax_f32", (32_768, 32), (32_768, 45)),  # but for so many
         ("layer_norm_dynamic_bf16", (32_768, 31), (32_768, 45)),
         ("layer_norm_dynamic_bf16", (65_536, 8), None),
-        ("softmax_f16", (32_768, 128), (32_768, 181)),  # where they may be read one by one
-        ("softmax_f16", (32_768, 256), (32_768, 362)),
         ("softmax_f16", (32_768, 512), (32_768, 720)),
         ("softmax_f16", (512, 128), (512, 176)),
         ("layer_norm_dynamic_bf16", (32_768, 128), (32_768, 176)),  # no functions
@@ -48,6 +46,24 @@ def test_rows_that_registers_may_hold_cross_at_the_far_end_of_their_block(
     expected = () if other is None else (dict(zip(kernel.symbols, other, strict=True)),)
     assert crossings(kernel, TARGET, dims) == expected
     assert crossings(kernel, CPU, dims) == ()
+
+
+@pytest.mark.parametrize(
+    ("length", "others"), [(64, [90]), (96, [181, 147]), (128, [181, 147]), (256, [362, 294])]
+)
+def test_narrow_rows_that_are_read_one_by_one_cross_at_two_numbers_of_pieces(
+    length: int, others: list[int]
+) -> None:
+    kernel = kernel_of("softmax_f16")
+    found = crossings(kernel, TARGET, {"k0": 32_768, "k1": length})
+    assert [each["k1"] for each in found] == others
+    pieces = [
+        {each["pieces"] for each in candidates(kernel, TARGET, dims) if each.get("pieces", 0)}
+        for dims in found
+    ]
+    assert all(len(each) == 1 for each in pieces)
+    assert pieces == sorted(pieces, reverse=True)
+    assert len({*map(str, pieces)}) == len(others)
 
 
 @pytest.mark.parametrize(
