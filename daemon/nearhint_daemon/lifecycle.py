@@ -26,6 +26,7 @@ from nearhint_daemon.errors import InvalidConfiguration, StoreError
 from nearhint_daemon.exit_codes import ExitCode
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.server import Server
+from nearhint_daemon.workers import scratch
 from nearhint_daemon.workers.pool import BenchPool, CompilePool
 
 METRICS_OFF = -1
@@ -52,6 +53,7 @@ def serve(config: Config, *, make_pools: MakePools = make_pools) -> ExitCode:
     lock.acquire()
     try:
         directories.clear_stale_socket(socket_path)
+        scratch.remove_abandoned()
         asyncio.run(_live(config, make_pools))
     finally:
         lock.release()

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nearhint_daemon.workers import wire
+from nearhint_daemon.workers import scratch, wire
 from nearhint_daemon.workers.errors import FrameInvalid, WorkerDied, WorkerHung
 from nearhint_daemon.workers.exits import GIVE_WAY, RECYCLED, TELL
 from nearhint_daemon.workers.reproducer import for_lost_worker
@@ -44,7 +43,6 @@ KEPT_VARIABLES = (
 STEP_S = 0.5
 STARVED_FACTOR = 10.0
 """How many times its deadline a job may take on a machine that does not let its worker run."""
-_LOG_NAME = "worker.log"
 _LOG_TAIL_BYTES = 8192
 _REAP_S = 5.0
 _LAST_WORDS_S = 0.05
@@ -95,15 +93,12 @@ class WorkerProcess:
 
     def _spawn(self, command: WorkerCommand, undo: ExitStack) -> None:
         """The process with its folder, log and socket, which `undo` gives back."""
-        prefix = f"nearhint-{command.kind}-"
-        self._scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=command.scratch_root))
+        self._scratch = scratch.make(command.kind, command.scratch_root)
         undo.callback(shutil.rmtree, self._scratch, ignore_errors=True)
         self._socket, theirs = socket.socketpair()
         undo.callback(self._socket.close)
         with theirs:
-            self._log = os.open(
-                self._scratch / _LOG_NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            )
+            self._log = scratch.open_log(self._scratch)
             undo.callback(os.close, self._log)
             self._popen = subprocess.Popen(
                 _arguments(command, theirs.fileno()),
