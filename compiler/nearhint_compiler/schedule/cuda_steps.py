@@ -52,10 +52,6 @@ SINGLE = 4
 SINGLE_ROWS, SINGLE_PLACES, SINGLE_FIRST = 8, 16, 4
 """The longest columns that are walked so, and rows of several loops; columns for which it is first.
 """
-SINGLE_PIECES = 4
-"""Elements of a longer column that come together, however many there are. Of 8689 planes of 6 rows
-of 264 in bf16 weighted sums took 7.6 and 7.8 µs by three and two at a time, and 8.2 and 9.5 in the
-steps of a hint of 8, all written out (tests/benchmarks/gpu_schedules.py, on an H100)."""
 GATHERED_ROWS, GATHERED_FIRST, GATHERED_UNROLL = 64, 32, 8
 """The same of rows that data names, and the most steps written out, where what is written is
 narrower than f32: a chain of more than `SINGLE_ROWS` sums shows there. Of 7 and 20 rows in f32
@@ -88,11 +84,6 @@ def single_steps(facts: Facts) -> Iterator[Schedule]:
         if x <= prod(facts.extents) // facts.processors or warps == 1:
             blocks = {"x": x, "r": 1, "warps": warps, **unrolled}
             yield facts.schedule("looped", divisible=facts.divisible, **blocks)
-    if facts.has_pieces and facts.length > SINGLE_PIECES:
-        # Whatever the number of steps is, as many wait together, and none of the last for itself.
-        x, warps = shapes[-1]
-        blocks = {"x": x, "r": 1, "warps": warps, "pieces": SINGLE_PIECES}
-        yield facts.schedule("looped", divisible=facts.divisible, **blocks)
 
 
 def first_single_step(facts: Facts) -> Schedule | None:

@@ -415,14 +415,6 @@ def test_columns_that_are_walked_twice_have_no_steps_in_pieces(name: str) -> Non
     ]
 
 
-@pytest.mark.parametrize(("rows", "has_some"), [(4, False), (5, True), (8, True), (9, False)])
-def test_few_rows_of_vectors_also_come_several_at_a_time(rows: int, *, has_some: bool) -> None:
-    """The steps of a hint of 8 that are all written out are none of 6."""
-    found = [each for each in offered("combined_experts_bf16", 8192, 256, rows) if each["r"] == 1]
-    pieces = [(each["x"], each["warps"], each["pieces"]) for each in found if each.get("pieces", 0)]
-    assert pieces == ([(256, 1, 4)] if has_some else [])
-
-
 def test_few_rows_are_not_worth_a_fold() -> None:
     assert not [each for each in offered("column_sum_f32", 1000, 5121) if each.get("fold", 0)]
 
