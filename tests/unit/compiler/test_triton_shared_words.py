@@ -87,6 +87,8 @@ CASES = [
     *kept("layer_norm_dynamic_f32", (3, 133), r=32, lanes=4, special=True),
     *kept("layer_norm_dynamic_bf16", (3, 2), (19, 261), (9, 731), r=128, lanes=8),
     *kept("layer_norm_dynamic_bf16", (3, 261), r=128, lanes=8, special=True),
+    # Some of what rows share is of their image alone: in words, and not kept.
+    *kept("modulated_layer_norm_bf16", (3, 3, 5), (3, 3, 261), (2, 5, 731), r=256, lanes=8),
 ]
 IN_PLACE = [
     *scans("row_cumsum_f32", (5, 2), (5, 133), r=32),
