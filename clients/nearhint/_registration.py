@@ -200,24 +200,28 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Where the search has ended in a Table: (Fallback, sizes) of hints and of their buckets."""
+    """Where the search has ended in a Table: (Fallback, sizes) of hints and of their buckets.
+
+    At hints that were only `begun` it has not: elsewhere in their buckets it ends before.
+    """
 
     hints: frozenset[tuple[str, Sizes]] = frozenset()
     buckets: frozenset[tuple[str, Sizes]] = frozenset()
+    begun: frozenset[tuple[str, Sizes]] = frozenset()
 
     @staticmethod
     def of(table: Table) -> Tuned:
         """Of one Table."""
-        hints = frozenset(
-            (fallback, row.dims)
-            for row in table.hints
-            if row.tier >= SEARCHED_TIER
-            for fallback, _ in row.fallbacks
-        )
-        return Tuned(hints, frozenset((fallback, bucket(dims)) for fallback, dims in hints))
+        tiers = {
+            (fallback, row.dims): row.tier for row in table.hints for fallback, _ in row.fallbacks
+        }
+        hints = frozenset(each for each, tier in tiers.items() if tier >= SEARCHED_TIER)
+        buckets = frozenset((fallback, bucket(dims)) for fallback, dims in hints)
+        return Tuned(hints, buckets, frozenset(tiers.keys() - hints))
 
     def meets(self, demand: Demand) -> bool:
         """Whether what is demanded is there."""
         if demand.is_named:
             return (demand.site.fallback, demand.dims) in self.hints
-        return (demand.site.fallback, demand.bucket) in self.buckets
+        wanted = demand.site.fallback, demand.bucket
+        return wanted in self.buckets and wanted not in self.begun

@@ -107,16 +107,18 @@ class Survey:
 def is_met(table: Table | None, goal: Goal, *, tier: int) -> bool:
     """Whether a Table has the goal's bucket, beside its Fallback, at `tier` or above.
 
-    Tier 0 is compiled and no more, of which a Table says nothing.
+    Tier 0 is compiled and no more, of which a Table says nothing. Elsewhere in a bucket the search
+    ends before it does at its hint.
     """
     if table is None or not tier:
         return False
-    return any(
-        row.tier >= tier
-        and bucket(row.dims) == goal.bucket
-        and any(name == goal.fallback for name, _ in row.fallbacks)
+    tiers = {
+        row.dims: row.tier
         for row in table.hints
-    )
+        if bucket(row.dims) == goal.bucket
+        and any(name == goal.fallback for name, _ in row.fallbacks)
+    }
+    return max(tiers.values(), default=0) >= tier and tiers.get(goal.bucket, tier) >= tier
 
 
 def survey(connection: Connection, wishes: Iterable[Wish], *, client_id: str, wait: Wait) -> Survey:
