@@ -18,7 +18,8 @@ OLD_S = 2 * scratch.LEFT_ALONE_S
 def aged(folder: Path) -> Path:
     """The folder of a worker, as if its log had not been written for a while."""
     (log,) = folder.iterdir()
-    os.utime(log, (time.time() - OLD_S,) * 2)
+    then_s = time.time() - OLD_S
+    os.utime(log, (then_s, then_s))
     return folder
 
 
