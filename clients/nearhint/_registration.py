@@ -16,7 +16,7 @@ from typing import TypeAlias
 from nearhint._handles import ProgramHandle, Sizes
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
-from nearhint_rules.hints import bucket
+from nearhint_rules.hints import bucket, bucket_tiers
 from nearhint_rules.plan import Launch, Plan
 from nearhint_rules.table import Table
 
@@ -200,28 +200,25 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Where the search has ended in a Table: (Fallback, sizes) of hints and of their buckets.
-
-    At hints that were only `begun` it has not: elsewhere in their buckets it ends before.
-    """
+    """Where the search has ended in a Table: (Fallback, sizes) of hints and of their buckets."""
 
     hints: frozenset[tuple[str, Sizes]] = frozenset()
     buckets: frozenset[tuple[str, Sizes]] = frozenset()
-    begun: frozenset[tuple[str, Sizes]] = frozenset()
 
     @staticmethod
     def of(table: Table) -> Tuned:
         """Of one Table."""
-        tiers = {
-            (fallback, row.dims): row.tier for row in table.hints for fallback, _ in row.fallbacks
-        }
-        hints = frozenset(each for each, tier in tiers.items() if tier >= SEARCHED_TIER)
-        buckets = frozenset((fallback, bucket(dims)) for fallback, dims in hints)
-        return Tuned(hints, buckets, frozenset(tiers.keys() - hints))
+        hints = frozenset(
+            (fallback, row.dims)
+            for row in table.hints
+            if row.tier >= SEARCHED_TIER
+            for fallback, _ in row.fallbacks
+        )
+        tiers = bucket_tiers(table)
+        return Tuned(hints, frozenset(key for key in tiers if tiers[key] >= SEARCHED_TIER))
 
     def meets(self, demand: Demand) -> bool:
         """Whether what is demanded is there."""
         if demand.is_named:
             return (demand.site.fallback, demand.dims) in self.hints
-        wanted = demand.site.fallback, demand.bucket
-        return wanted in self.buckets and wanted not in self.begun
+        return (demand.site.fallback, demand.bucket) in self.buckets

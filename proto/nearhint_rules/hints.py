@@ -37,6 +37,22 @@ def bucket(dims: Sequence[int]) -> tuple[int, ...]:
     return tuple([1 << ((dim * dim).bit_length() >> 1) if dim > 0 else 0 for dim in dims])
 
 
+def bucket_tiers(table: Table) -> dict[tuple[str, tuple[int, ...]], int]:
+    """By Fallback and bucket, the tier that a search has reached there: at the bucket's hint, and
+    where that has no row, the highest elsewhere in it. Before a hint other sizes are searched.
+    """
+    found: dict[tuple[str, tuple[int, ...]], int] = {}
+    at_hints: dict[tuple[str, tuple[int, ...]], int] = {}
+    for row in table.hints:
+        wanted = bucket(row.dims)
+        for fallback, _ in row.fallbacks:
+            key = fallback, wanted
+            found[key] = max(found.get(key, 0), row.tier)
+            if row.dims == wanted:
+                at_hints[key] = row.tier
+    return found | at_hints
+
+
 def covered(table: Table | None, dims: Sequence[int], fallback: str) -> bool:
     """Whether nothing is left to ask for: the sizes' bucket is tuned for this step's Fallback.
 

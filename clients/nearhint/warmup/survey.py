@@ -17,7 +17,7 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2, table_service_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression, RulesError
-from nearhint_rules.hints import bucket
+from nearhint_rules.hints import bucket, bucket_tiers
 from nearhint_rules.plan import Launch, Plan
 from nearhint_rules.program import Program
 from nearhint_rules.table import Table
@@ -107,18 +107,11 @@ class Survey:
 def is_met(table: Table | None, goal: Goal, *, tier: int) -> bool:
     """Whether a Table has the goal's bucket, beside its Fallback, at `tier` or above.
 
-    Tier 0 is compiled and no more, of which a Table says nothing. Elsewhere in a bucket the search
-    ends before it does at its hint.
+    Tier 0 is compiled and no more, of which a Table says nothing.
     """
     if table is None or not tier:
         return False
-    tiers = {
-        row.dims: row.tier
-        for row in table.hints
-        if bucket(row.dims) == goal.bucket
-        and any(name == goal.fallback for name, _ in row.fallbacks)
-    }
-    return max(tiers.values(), default=0) >= tier and tiers.get(goal.bucket, tier) >= tier
+    return bucket_tiers(table).get((goal.fallback, goal.bucket), 0) >= tier
 
 
 def survey(connection: Connection, wishes: Iterable[Wish], *, client_id: str, wait: Wait) -> Survey:

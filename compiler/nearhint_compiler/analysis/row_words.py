@@ -16,8 +16,8 @@ many elements on as the two beginnings differ by (`codegen.triton.phases`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.affine import Loops, affine
 from nearhint_compiler.analysis.branches import branches
@@ -41,13 +41,13 @@ class RowWords:
 
     They are those of the narrowest dtype of two bytes or more. `indices` are those of the accesses
     at `base` and an element's number, `shared` those of loads from other bases whose words have as
-    many lanes, if these are `PHASED_LANES`, with their bases.
+    many lanes, if these are `PHASED_LANES`.
     """
 
     base: ex.Expr
     lanes: int
     indices: frozenset[ex.Expr]
-    shared: Mapping[ex.Expr, ex.Expr] = field(default_factory=dict[ex.Expr, ex.Expr])
+    shared: frozenset[ex.Expr] = frozenset()
 
     @property
     def is_phased(self) -> bool:
@@ -61,11 +61,7 @@ class RowWords:
         4
         """
         lanes = self.lanes // parts
-        return self if parts == 1 else replace(self, lanes=lanes, shared={})
-
-    def shared_by_all(self) -> RowWords:
-        """The same where only what all rows share is read in words beside a row's."""
-        return replace(self, shared={i: base for i, base in self.shared.items() if base == ex.ZERO})
+        return self if parts == 1 else replace(self, lanes=lanes, shared=frozenset())
 
 
 def row_words(kernel: ir.Kernel) -> RowWords | None:
@@ -84,11 +80,16 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
         return found
     stored = {node.index for node in kernel.body if isinstance(node, ir.Store)}
     shared = {
-        index: base
+        index
         for base, index, size in _along(kernel, {}, loops)
         if base != found.base and size * found.lanes == WORD_BYTES and index not in stored
     }
-    return replace(found, shared=shared)
+    return replace(found, shared=frozenset(shared))
+
+
+def base_of(kernel: ir.Kernel, index: ex.Expr) -> ex.Expr:
+    """The index of the first element of a row that runs along the reduction."""
+    return ex.substitute(index, dict.fromkeys(reduction_loops(kernel), ex.ZERO))
 
 
 def plane_words(kernel: ir.Kernel) -> RowWords | None:

@@ -15,11 +15,7 @@ from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two
 from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts, facts_of
-from nearhint_compiler.schedule.cuda_pieces import (
-    SINGLE_LENGTHS,
-    SINGLE_TRIPLE,
-    has_narrow_functions,
-)
+from nearhint_compiler.schedule.cuda_pieces import SINGLE_TRIPLE, single_piece
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
 
@@ -63,23 +59,17 @@ def _columns(facts: Facts, share: float) -> Iterator[int]:
 
 def _rows(facts: Facts, share: float) -> Iterator[int]:
     """Beyond the block that holds the row: the far end of that block's own bucket."""
-    is_many = facts.length * prod(facts.extents) >= MANY
-    if is_many and _has_singles(facts):
+    is_many = facts.length >= SHORT and facts.length * prod(facts.extents) >= MANY
+    if is_many and single_piece(facts, int(_far_end(facts))):
         yield int(share * _far_end(facts))
         nearer = NEARER * power_of_two(facts.length)
         if nearer > SINGLE_TRIPLE:
             yield int(share * nearer)
-    elif is_many and SHORT <= facts.length < LEAST:
+    elif is_many and facts.length < LEAST:
         yield int(share * _far_end(facts))
     elif LEAST <= facts.length <= PERSISTENT_LIMIT:
         longer = int(share * _far_end(facts))
         yield longer - longer % SIZE_MULTIPLE
-
-
-def _has_singles(facts: Facts) -> bool:
-    """Whether rows of that length may be read one by one, in pieces."""
-    are_singles = any(int(_far_end(facts)) in lengths for lengths in SINGLE_LENGTHS.values())
-    return are_singles and facts.length >= SHORT and has_narrow_functions(facts)
 
 
 def _far_end(facts: Facts) -> float:

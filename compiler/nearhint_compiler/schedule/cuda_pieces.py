@@ -141,17 +141,20 @@ def one_by_one(facts: Facts) -> Iterator[Schedule]:
         return
     if facts.length <= facts.word**2:
         yield _one_by_one(facts, SINGLES, SINGLE_ROWS, SIDE_WARPS[1])
-    elif has_narrow_functions(facts):
+    elif r := single_piece(facts, facts.length):
+        reads = (SINGLE_READS,) if facts.only_reads and r > min(SINGLE_LENGTHS) else ()
         shapes = SINGLE_WARPS[::-1] if facts.length <= SINGLE_TRIPLE else SINGLE_WARPS
-        for r, lengths in SINGLE_LENGTHS.items():
-            reads = (SINGLE_READS,) if facts.only_reads and r > 32 else ()
-            if facts.length in lengths:
-                yield from (_one_by_one(facts, r, *shape) for shape in (*reads, *shapes))
+        yield from (_one_by_one(facts, r, *shape) for shape in (*reads, *shapes))
 
 
-def has_narrow_functions(facts: Facts) -> bool:
-    """Whether narrow elements go through functions, which take longer than to read them."""
-    return facts.has_functions and facts.lanes >= NARROW_LANES
+def single_piece(facts: Facts, length: int) -> int:
+    """Elements of the pieces in which rows of such a length may be read one by one; 0 if none may.
+
+    Narrow elements that go through functions may: these take longer than to read them.
+    """
+    if not facts.has_functions or facts.lanes < NARROW_LANES:
+        return 0
+    return next((r for r, lengths in SINGLE_LENGTHS.items() if length in lengths), 0)
 
 
 def _one_by_one(facts: Facts, r: int, rows: int, warps: int) -> Schedule:

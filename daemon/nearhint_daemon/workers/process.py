@@ -260,14 +260,14 @@ def _arguments(command: WorkerCommand, descriptor: int) -> Sequence[str]:
     )
 
 
-def _environment(variables: Mapping[str, str], scratch: Path) -> dict[str, str]:
+def _environment(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
     kept = {name: variables[name] for name in KEPT_VARIABLES if name in variables}
     return {
         **kept,
-        "HOME": str(scratch),
+        "HOME": str(folder),
         "LC_ALL": "C.UTF-8",
-        "TMPDIR": str(scratch),
-        "TRITON_CACHE_DIR": str(scratch / "triton"),
+        "TMPDIR": str(folder),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
     }
 
 

@@ -19,7 +19,13 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.loops import reduction_loops
-from nearhint_compiler.analysis.row_words import RowWords, plane_words, row_words, tile_words
+from nearhint_compiler.analysis.row_words import (
+    RowWords,
+    base_of,
+    plane_words,
+    row_words,
+    tile_words,
+)
 from nearhint_compiler.analysis.scans import has_scans, scans_come_last
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
@@ -72,9 +78,12 @@ def words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:
     if schedule.get("group", 1) > words.lanes:
         raise InvalidSchedule(f"a group longer than a word: {schedule}")
     if schedule.family == CHAINS or not has_phases(words, schedule):
-        return replace(words, shared={})
-    # Where rows take turns their words lie as those of the first one do, whatever it shares.
-    return words.shared_by_all() if schedule.get("turns", 1) > 1 else words
+        return replace(words, shared=frozenset())
+    if schedule.get("turns", 1) > 1:
+        # The words of rows in turn lie as the first one's do, whatever of an image it shares.
+        by_all = (index for index in words.shared if base_of(kernel, index) == ex.ZERO)
+        return replace(words, shared=frozenset(by_all))
+    return words
 
 
 def tile_words_of(kernel: ir.Kernel, schedule: Schedule) -> RowWords:

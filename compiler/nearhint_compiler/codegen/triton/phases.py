@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nearhint_compiler.analysis.loops import reduction_loops
-from nearhint_compiler.analysis.row_words import WORD_BYTES, RowWords
+from nearhint_compiler.analysis.row_words import WORD_BYTES, RowWords, base_of
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.text import index_text, zero_text
 from nearhint_compiler.ir import nodes as ir
@@ -41,17 +40,15 @@ def phased(kernel: ir.Kernel, block: Block, param: int, index: ex.Expr) -> str:
     lane, dtype = block.phased.get(index, ""), kernel.params[param].dtype
     if not lane or DTYPES[dtype] * block.word != WORD_BYTES:
         return ""
-    length, mask = index_text(ex.product(kernel.reduction)), block.mask_of(index)
-    base = ex.substitute(index, dict.fromkeys(reduction_loops(kernel), ex.ZERO))
-    end, phase = f"{length} // {block.word} * {block.word}", block.head
+    base, mask = base_of(kernel, index), block.mask_of(index)
+    begin = block.text(base) if base != ex.ZERO else ""
     place, other = f"tl.broadcast_to({lane}, {block.element_shape})", zero_text(dtype)
-    if base != ex.ZERO:
-        begin = block.text(base)
+    phase = block.head
+    if begin:
         phase = f"(({begin} + {block.head}) % {block.word})"
         first = f"({begin} + {block.head}) // {block.word} * {block.word}"
-        end = f"({begin} + {length}) // {block.word} * {block.word}"
         lane, place = f"{first} + {lane}", f"({first} + {place})"
-    behind = f"({lane} + {block.word} < {end})"
+    behind = f"({lane} + {block.word} < {_end(kernel, begin, block.word)})"
     word = f"tl.load(a{param} + {place}, {mask}, other={other})"
     following = f"tl.load(a{param} + ({place} + {block.word}), {mask} & {behind}, other={other})"
     return f"_in_phase({word}, {following}, {phase}.to(tl.int32))"
@@ -63,13 +60,19 @@ def word_ends(
     """Where a row is at the ends of the whole words of all that is read in phase with it, as texts
     in terms of its loops, or of those they are `renamed` to.
     """
-    length, lanes = index_text(ex.product(kernel.reduction)), words.lanes
-    found: dict[str, None] = {}
-    for base in words.shared.values():
-        begin = index_text(ex.substitute(base, renamed or {}))
-        behind = f"({begin} + {length}) // {lanes} * {lanes} - {begin}"
-        found[f"{length} // {lanes} * {lanes}" if base == ex.ZERO else behind] = None
-    return [*found]
+    loads = [node.index for node in kernel.body if isinstance(node, ir.Load)]
+    found: list[str] = []
+    for base in dict.fromkeys(base_of(kernel, each) for each in loads if each in words.shared):
+        begin = index_text(ex.substitute(base, renamed or {})) if base != ex.ZERO else ""
+        end = _end(kernel, begin, words.lanes)
+        found.append(f"{end} - {begin}" if begin else end)
+    return found
+
+
+def _end(kernel: ir.Kernel, begin: str, lanes: int) -> str:
+    """The end of the whole words of a row's elements from an index on; without one, from 0."""
+    length = index_text(ex.product(kernel.reduction))
+    return f"{f'({begin} + {length})' if begin else length} // {lanes} * {lanes}"
 
 
 def _shifted() -> str:
