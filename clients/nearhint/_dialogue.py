@@ -68,6 +68,7 @@ class Dialogue:
         self._clock = chance.clock
         self._uniform = chance.uniform
         self._post = post
+        self._load_due_s = 0.0
         self._tuning = Tuning(
             connection,
             state,
@@ -89,6 +90,8 @@ class Dialogue:
             self._get_tables({kernel for each in planned for kernel in each.kernels()})
         elif state.change_seq is None:
             self._get_tables(set(state.kernels()))
+        if self._load_due_s <= self._clock():
+            self._load_incoming()
         state.refresh(self._clock)
         state.answer_waiters()
         self._watch()
@@ -107,6 +110,8 @@ class Dialogue:
         dues += [self._tuning.next_due_s(), state.refresh_due_s()]
         if state.watch is None and state.change_seq is not None:
             dues.append(state.watch_due_s)
+        if state.copies.incoming:
+            dues.append(self._load_due_s)
         if state.usage:
             dues.append(state.report_due_s)
         if state.told_serving:
@@ -228,18 +233,19 @@ class Dialogue:
     def _accept(self, tables: Sequence[types_pb2.Table]) -> None:
         state = self._state
         known = state.kernels()
-        changed: list[str] = []
-        withdrawn: list[str] = []
         for message in tables:
             accepted = state.copies.accept(message, target_id=state.target_id, kernels=known)
-            if accepted is not None:
-                changed.append(accepted.kernel)
-                if accepted.is_withdrawn:
-                    withdrawn.append(accepted.kernel)
+            if accepted is not None and accepted.is_withdrawn:
+                state.mark_stale([accepted.kernel], withdrawn=[accepted.kernel])
             time.sleep(0)  # lets the model's threads have the interpreter
-        state.copies.load_missing(changed, self._fetch)
-        state.mark_stale(changed, withdrawn=withdrawn)
-        if changed:
+        self._load_incoming()
+
+    def _load_incoming(self) -> None:
+        """Brings the binaries of Tables that came here, now or before a daemon was lost."""
+        state = self._state
+        if state.copies.incoming:
+            self._load_due_s = self._clock() + self._uniform(*RETRY_S)
+            state.mark_stale(state.copies.load_incoming(self._fetch))
             state.copies.prune(state.kernels())
 
     def _fetch(self, ref: ArtifactRef, offset: int) -> Iterator[bytes]:

@@ -53,6 +53,8 @@ class TableCopies:
     ) -> None:
         self.tables: dict[str, Table] = {}
         self.loaded: dict[ArtifactRef, LoadedKernel] = {}
+        self.incoming: set[str] = set()
+        """Kernels whose Tables came, and not all of the Artifacts that these answer with."""
         self._tuned: dict[str, Tuned] = {}
         self.unloadable: dict[ArtifactRef, str] = {}
         self._failures: dict[ArtifactRef, int] = {}
@@ -82,6 +84,7 @@ class TableCopies:
             return None
         self.tables[table.kernel] = table
         self._tuned[table.kernel] = Tuned.of(table)
+        self.incoming.add(table.kernel)
         return Accepted(table.kernel, known is not None and _is_withdrawn(known, table))
 
     def missing(self, kernels: Iterable[str]) -> Iterator[ArtifactRef]:
@@ -92,12 +95,14 @@ class TableCopies:
                 if ref not in self.loaded and ref not in self.unloadable:
                     yield ref
 
-    def load_missing(self, kernels: Iterable[str], fetch: Fetch) -> None:
-        """Brings the Artifacts here that the Kernels' Tables can answer with, and loads them.
+    def load_incoming(self, fetch: Fetch) -> set[str]:
+        """Brings the Artifacts of incoming Kernels here, and loads them; which Kernels these were.
 
-        A few transfers are on their way ahead of the one that is read. Raises `DaemonUnreachable`
-        or `DeadlineMissed`: the daemon is lost, the rest can wait.
+        A Kernel that lacks one still, for a reason that may pass, stays incoming. A few transfers
+        are on their way ahead of the one that is read. Raises `DaemonUnreachable` or
+        `DeadlineMissed`: the daemon is lost, and all stay incoming.
         """
+        kernels = frozenset(self.incoming)
         refs = list(self.missing(kernels))
         absent = iter([ref for ref in refs if not self._cache.seems_to_have(ref.sha256)])
         started: dict[ArtifactRef, Iterator[bytes]] = {}
@@ -111,6 +116,8 @@ class TableCopies:
         for ref in refs:
             self._load(ref, fetch_ahead)
             time.sleep(0)  # lets the model's threads have the interpreter
+        self.incoming = {kernel for kernel in kernels if any(self.missing([kernel]))}
+        return set(kernels)
 
     def _load(self, ref: ArtifactRef, fetch: Fetch) -> None:
         """Brings one Artifact here and loads it; a failure is counted."""
@@ -143,10 +150,16 @@ class TableCopies:
     def clear(self) -> None:
         """Forgets all Tables: the Target has changed."""
         self.tables.clear()
+        self.incoming.clear()
         self._tuned.clear()
 
     def forgive(self) -> None:
         """Another daemon may have right what this one had wrong."""
+        self.incoming |= {
+            kernel
+            for kernel, table in self.tables.items()
+            if not self.unloadable.keys().isdisjoint(_artifacts(table))
+        }
         self.unloadable.clear()
         self._failures.clear()
 
@@ -160,6 +173,7 @@ class TableCopies:
         wanted = set(kernels)
         for kernel in self.tables.keys() - wanted:
             del self.tables[kernel]
+            self.incoming.discard(kernel)
             del self._tuned[kernel]
             self._selectors.pop(kernel, None)
         keep = {ref for table in self.tables.values() for ref in _artifacts(table)}

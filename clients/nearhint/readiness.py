@@ -107,7 +107,12 @@ def progress(state: SessionState) -> SettleReport:
             kernel = demand.site.kernel
             if demand.final:
                 at_t0[kernel] = demand.final
-            elif not state.copies.is_met(demand) or snapshot is None or registration.is_stale:
+            elif (
+                not state.copies.is_met(demand)
+                or kernel in state.copies.incoming
+                or snapshot is None
+                or registration.is_stale
+            ):
                 pending.add(kernel)
             else:
                 selection = snapshot.choose(demand.site.step, demand.dims).selection

@@ -11,6 +11,7 @@ import torch
 
 from nearhint.errors import InvalidSetting
 from nearhint.readiness import settle
+from nearhint.warmup.asking import LOST_LIMIT_S
 from nearhint.warmup.manifest import Axis, ModelSpec, Range
 from nearhint.warmup.page import sizes_text
 from nearhint.warmup.points import Point, points_of
@@ -21,12 +22,14 @@ from nearhint_torch.collecting import Collector
 from nearhint_torch.errors import InvalidDynamic
 from nearhint_torch.exported import load_exported
 from nearhint_torch.kernel import source_names
+from nearhint_torch.report import Report as CallReport
 from nearhint_torch.runner import watch
 from nearhint_torch.workload import WarmUp, arguments_at, load
 
 REPETITIONS = 7
-LOAD_TIMEOUT_S = 30.0
-"""How long a model's Tables and binaries may take to arrive before it is timed."""
+LOAD_TIMEOUT_S = LOST_LIMIT_S + 30.0
+"""How long a model's Tables and binaries may take to arrive before it is timed, from a daemon that
+may have been lost meanwhile."""
 
 
 class Unit:
@@ -155,6 +158,7 @@ class Unit:
             original_ms,
             nearhint_ms,
             (tiers[0], tiers[1], tiers[2]),
+            problem=", ".join(_why_original(reports)),
         )
 
     def _place(self) -> None:
@@ -167,6 +171,12 @@ class Unit:
     def _synchronise(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def _why_original(reports: Sequence[CallReport]) -> list[str]:
+    """Why launches ran the original ops at T0, each reason once."""
+    launches = (launch for report in reports for launch in report.launches)
+    return list(dict.fromkeys(launch.reason for launch in launches if launch.tier == 0))
 
 
 def failure(spec: ModelSpec, device: str, problem: str) -> ModelReport:

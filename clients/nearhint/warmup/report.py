@@ -25,7 +25,7 @@ ORIGINAL = "original ops"
 class Gain:
     """What one point gained: ms of the original and of what serves now, launches by tier.
 
-    Times of 0 ms: it was not timed, and `problem` says why.
+    Times of 0 ms: it was not timed. `problem` says why, or why launches are at T0.
     """
 
     model: str

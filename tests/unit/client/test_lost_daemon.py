@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.unit.client import doubling
 from tests.unit.client.conftest import Eventually
@@ -16,7 +17,9 @@ from tests.unit.client.test_session import serve
 from nearhint import config, session
 from nearhint._chance import Chance
 from nearhint._engine import Engine
+from nearhint._tables import FETCH_ATTEMPTS
 from nearhint.counters import Counters
+from nearhint.readiness import settle
 from nearhint.session import session_for
 from nearhint.testing import FakeDaemon
 
@@ -65,6 +68,44 @@ def test_a_restarted_daemon_is_told_and_asked_again(
         again.wait_asked("WatchTables", times=2)
         again.publish(doubling.table(64, 4096, generation=9))
         eventually(lambda: handle.snapshot is not None and handle.snapshot.generation == 9)
+    assert loaded == [doubling.BINARY]
+
+
+def test_binaries_that_a_lost_daemon_still_owed_are_fetched_from_the_next(
+    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
+) -> None:
+    serve(daemon, 64)
+    daemon.fail("FetchArtifact", grpc.StatusCode.UNAVAILABLE)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    handle.want({"s0": 64})
+    daemon.wait_asked("FetchArtifact")
+    daemon.stop()
+    early = settle(timeout_s=0.2)
+    assert (early.settled, early.pending) == (False, (doubling.KERNEL,))
+
+    with FakeDaemon(tmp_path, store=daemon.store):
+        late = settle(timeout_s=10)
+    assert (late.settled, late.at_t2) == (True, (doubling.KERNEL,))
+    assert loaded == [doubling.BINARY]
+
+
+def test_a_binary_that_one_daemon_had_wrong_is_asked_of_the_next(
+    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.01, 0.05))
+    serve(daemon, 64)
+    daemon.corrupt(daemon.artifact(doubling.BINARY))
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    handle.want({"s0": 64})
+    report = settle(timeout_s=10)
+    assert (report.settled, report.at_t0) == (True, {doubling.KERNEL: "artifact_corrupt"})
+    assert len(daemon.asked("FetchArtifact")) == FETCH_ATTEMPTS
+    daemon.stop()
+
+    daemon.artifact(doubling.BINARY)
+    with FakeDaemon(tmp_path, store=daemon.store) as again:
+        again.wait_asked("FetchArtifact", times=FETCH_ATTEMPTS + 1)
+        assert settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
     assert loaded == [doubling.BINARY]
 
 

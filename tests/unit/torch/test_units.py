@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,11 @@ import torch
 from nearhint.errors import FileMissing, InvalidSetting
 from nearhint.warmup.manifest import ModelSpec, Range
 from nearhint.warmup.survey import Survey
+from nearhint_torch import units
 from nearhint_torch.errors import InvalidDynamic, InvalidEntry
 from nearhint_torch.exported import load_exported
+from nearhint_torch.report import Report as CallReport
+from nearhint_torch.report import Served
 from nearhint_torch.units import Unit
 from nearhint_torch.workload import WarmUp, arguments_at
 
@@ -110,6 +115,24 @@ def test_axes_without_range_need_sizes(entry: str) -> None:
 def test_a_device_that_is_not_there_is_refused_by_name(entry: str) -> None:
     with pytest.raises(InvalidSetting, match=r"on this machine .*, got 'cuda:99'"):
         Unit(ModelSpec(name="m", entry=entry), "cuda:99")
+
+
+def test_what_is_timed_with_the_original_ops_says_why(
+    entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEARHINT_DISABLE", "1")
+    served = [
+        *(Served("k", 0, (), reason) for reason in ("no_table", "no_variant", "no_table")),
+        Served("k", 2, (8,), "winner"),
+    ]
+    call = CallReport({"s0": 4}, (3, 0, 1), tuple(served))
+    monkeypatch.setattr(units, "watch", lambda: nullcontext([call]))
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (4, 13)}), "cpu")
+    unit.capture(lambda: None)
+    timed, failed = unit.gains(deadline_s=time.monotonic() + 60, on_point=lambda: None)
+    assert timed.original_ms > 0
+    assert (timed.tiers, timed.problem) == ((3, 0, 1), "no_table, no_variant")
+    assert (failed.original_ms, failed.problem) == (0, "RuntimeError: thirteen")
 
 
 def test_a_report_has_the_points_that_failed(entry: str) -> None:
