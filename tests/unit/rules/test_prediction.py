@@ -345,12 +345,16 @@ def test_on_a_cpu_a_farther_hint_of_the_same_divisibility_is_nearer_than_one_of_
     assert [found.hints[each].dims[0] for each in near[:2]] == [1007, second]
 
 
-@pytest.mark.parametrize(("variants", "leads"), [(CPU, 1), (GPU, 0)], ids=["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("variants", "share", "leads"),
+    [(CPU, 0.96, 1), (CPU, 0.985, 0), (GPU, 0.96, 0), (GPU, 0.94, 1)],
+    ids=["cpu", "cpu, too little", "gpu, too little", "gpu"],
+)
 def test_on_a_cpu_the_default_variant_is_left_for_less_of_a_lead(
-    variants: tuple[Variant, ...], leads: int
+    variants: tuple[Variant, ...], share: float, leads: int
 ) -> None:
     found = measured(
-        once, lambda size: 0.96 * once(size), hints=(64, 256, 1024, 4096), variants=variants
+        once, lambda size: share * once(size), hints=(64, 256, 1024, 4096), variants=variants
     )
     assert served(found, 700) == leads
     rest = InterpolatedSelector(found, STEP).prepare((700,)).alternatives
