@@ -55,6 +55,7 @@ class TableCopies:
         self.loaded: dict[ArtifactRef, LoadedKernel] = {}
         self.incoming: set[str] = set()
         """Kernels whose Tables came, and not all of the Artifacts that these answer with."""
+        self._generations: dict[str, int] = {}
         self._tuned: dict[str, Tuned] = {}
         self.unloadable: dict[ArtifactRef, str] = {}
         self._failures: dict[ArtifactRef, int] = {}
@@ -79,8 +80,11 @@ class TableCopies:
         except (RulesError, NearhintError):
             self._counters.event("table_invalid")
             return None
+        if table.generation < self._generations.get(table.kernel, 0):
+            return None
+        self._generations[table.kernel] = table.generation
         known = self.tables.get(table.kernel)
-        if known is not None and (table.generation < known.generation or table == known):
+        if table == known:
             return None
         self.tables[table.kernel] = table
         self._tuned[table.kernel] = Tuned.of(table)
@@ -151,10 +155,12 @@ class TableCopies:
         """Forgets all Tables: the Target has changed."""
         self.tables.clear()
         self.incoming.clear()
+        self._generations.clear()
         self._tuned.clear()
 
     def forgive(self) -> None:
-        """Another daemon may have right what this one had wrong."""
+        """Another daemon may have right what this one had wrong, and count generations anew."""
+        self._generations.clear()
         self.incoming |= {
             kernel
             for kernel, table in self.tables.items()
@@ -174,6 +180,7 @@ class TableCopies:
         for kernel in self.tables.keys() - wanted:
             del self.tables[kernel]
             self.incoming.discard(kernel)
+            self._generations.pop(kernel, None)
             del self._tuned[kernel]
             self._selectors.pop(kernel, None)
         keep = {ref for table in self.tables.values() for ref in _artifacts(table)}

@@ -109,6 +109,24 @@ def test_a_binary_that_one_daemon_had_wrong_is_asked_of_the_next(
     assert loaded == [doubling.BINARY]
 
 
+def test_tables_of_a_daemon_that_lost_its_store_are_taken_though_it_counts_anew(
+    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
+) -> None:
+    serve(daemon, 64, generation=900)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    assert handle.wait_ready(5)
+    daemon.wait_asked("WatchTables")
+    daemon.stop()
+
+    with FakeDaemon(tmp_path) as other:
+        serve(other, 64, 4096, generation=2)
+        handle.want({"s0": 4096})
+        report = settle(timeout_s=10)
+    assert (report.settled, report.at_t2) == (True, (doubling.KERNEL,))
+    assert handle.snapshot is not None
+    assert handle.snapshot.generation == 2
+
+
 def test_a_socket_that_was_replaced_is_checked_before_it_is_used(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
