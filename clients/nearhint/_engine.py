@@ -290,8 +290,12 @@ class Engine:
         self._unpark.set()
 
     def begin_again(self) -> None:
-        """In a forked child: no thread, no locks held, what is loaded stays."""
+        """In a forked child: no thread, no locks held; what is loaded or registered stays."""
         self._client_id = _client_id()
+        for _ in range(self._inbox.qsize()):
+            command = self._inbox.get_nowait()
+            if isinstance(command, Register):
+                self._apply(command)
         self._lock = threading.Lock()
         self._inbox = queue.SimpleQueue()
         self._parked = threading.Event()

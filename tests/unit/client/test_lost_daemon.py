@@ -209,6 +209,7 @@ if sys.argv[2] == "ready":
     assert handle.wait_ready(5)
 else:
     sys.stdin.readline()  # the parent says when the call is held
+late = opened.register(doubling.program("other", high=100)) if sys.argv[2] == "late" else None
 child = os.fork()
 if child == 0:
     code = 1
@@ -217,6 +218,9 @@ if child == 0:
             assert handle.snapshot.choose(0, (64,)).tier == 2
             other = opened.register(doubling.program("other", high=100))
             assert not other.wait_ready(5) and other.is_answered
+        if late is not None:
+            late.want({"s0": 64})
+            assert not late.wait_ready(5) and late.is_answered
         code = 0
     finally:
         os._exit(code)
@@ -261,6 +265,22 @@ def test_a_fork_during_a_held_call_does_not_hang(daemon: FakeDaemon) -> None:
         daemon.wait_asked("RegisterProgram")
         _, errors = process.communicate("held\n", timeout=20)
     gate.set()
+    assert process.returncode == 0, errors
+
+
+def test_what_the_engine_had_not_read_before_a_fork_is_registered_in_the_child(
+    daemon: FakeDaemon,
+) -> None:
+    serve(daemon, 64)
+    gate = daemon.hold("RegisterProgram")
+    with start_forking(daemon, "late") as process:
+        daemon.wait_asked("RegisterProgram")
+        assert process.stdin is not None
+        process.stdin.write("held\n")
+        process.stdin.flush()
+        daemon.wait_asked("RegisterProgram", times=2)
+        gate.set()
+        _, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors
 
 
