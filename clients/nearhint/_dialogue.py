@@ -86,10 +86,10 @@ class Dialogue:
             for registration, handle in state.alive()
             if self._advance(registration, handle)
         ]
-        if planned:
-            self._get_tables({kernel for each in planned for kernel in each.kernels()})
-        elif state.change_seq is None:
+        if state.change_seq is None:
             self._get_tables(set(state.kernels()))
+        elif planned:
+            self._get_tables({kernel for each in planned for kernel in each.kernels()})
         if self._load_due_s <= self._clock():
             self._load_incoming()
         state.refresh(self._clock)

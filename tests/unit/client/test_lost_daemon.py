@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -22,6 +23,7 @@ from nearhint.counters import Counters
 from nearhint.readiness import settle
 from nearhint.session import session_for
 from nearhint.testing import FakeDaemon
+from nearhint_rules.plan import Plan
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +32,6 @@ def comes_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     read = config.from_environment
 
     def impatient() -> config.Config:
-        from dataclasses import replace
-
         return replace(read(), retry_spread_s=0.05)
 
     monkeypatch.setattr(config, "from_environment", impatient)
@@ -125,6 +125,29 @@ def test_tables_of_a_daemon_that_lost_its_store_are_taken_though_it_counts_anew(
     assert (report.settled, report.at_t2) == (True, (doubling.KERNEL,))
     assert handle.snapshot is not None
     assert handle.snapshot.generation == 2
+
+
+def test_what_was_withdrawn_meanwhile_is_asked_for_beside_the_plans_that_are_new(
+    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path, eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    kernel, other = "ef" * 32, doubling.program("other", high=100)
+    plan = Plan(other.id, "cpu", "test", (doubling.launch(kernel=kernel),))
+    daemon.plan(other, plan)
+    daemon.publish(replace(doubling.table(64), kernel=kernel))
+    opened = session_for(daemon.address, doubling.DEVICE)
+    handles = [opened.register(each) for each in (doubling.program(), other)]
+    assert all(handle.wait_ready(5) for handle in handles)
+    daemon.wait_asked("WatchTables")
+    daemon.stop()
+    daemon.lowering(other, "lower-again")
+    daemon.publish(replace(doubling.table(64, variants=(), generation=7), kernel=kernel))
+
+    with FakeDaemon(tmp_path, store=daemon.store):
+        withdrawn = handles[1]
+        eventually(lambda: withdrawn.snapshot and withdrawn.snapshot.generation == 7)
+    assert withdrawn.snapshot is not None
+    assert withdrawn.snapshot.choose(0, (64,)).kernel is None
 
 
 def test_a_socket_that_was_replaced_is_checked_before_it_is_used(
