@@ -105,10 +105,13 @@ def progress(state: SessionState) -> SettleReport:
         snapshot = handle.snapshot
         for demand in list(registration.demands.values()):
             kernel = demand.site.kernel
+            is_met = state.copies.is_met(demand)
             if demand.final:
                 at_t0[kernel] = demand.final
+            elif not is_met and registration.phase is Phase.REFUSED:
+                at_t0[kernel] = registration.reason
             elif (
-                not state.copies.is_met(demand)
+                not is_met
                 or kernel in state.copies.incoming
                 or snapshot is None
                 or registration.is_stale

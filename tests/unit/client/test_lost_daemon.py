@@ -150,6 +150,24 @@ def test_what_was_withdrawn_meanwhile_is_asked_for_beside_the_plans_that_are_new
     assert withdrawn.snapshot.choose(0, (64,)).kernel is None
 
 
+def test_settle_does_not_wait_for_what_the_next_daemon_makes_no_plan_of(
+    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
+) -> None:
+    serve(daemon, 64)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    assert handle.wait_ready(5)
+    handle.want({"s0": 5000})
+    daemon.wait_asked("EnsureKernels")
+    daemon.stop()
+    daemon.store.plans.clear()
+
+    with FakeDaemon(tmp_path, store=daemon.store):
+        report = settle(timeout_s=10)
+    assert (report.settled, report.at_t0) == (True, {doubling.KERNEL: "no plan for this program"})
+    assert handle.snapshot is not None
+    assert handle.snapshot.choose(0, (64,)).tier == 2
+
+
 def test_a_socket_that_was_replaced_is_checked_before_it_is_used(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
