@@ -151,6 +151,11 @@ class TableCopies:
             demand.was_met = True
         return demand.was_met
 
+    def refusal(self, kernel: str) -> str:
+        """Why the Kernel has no Variants, as its Table says now; empty where it may have some."""
+        table = self.tables.get(kernel)
+        return table.reason if table is not None and not table.variants else ""
+
     def clear(self) -> None:
         """Forgets all Tables: the Target has changed."""
         self.tables.clear()

@@ -1,7 +1,8 @@
 """Tuning: asking for the buckets that calls have met, once each, and what became of it.
 
 A bucket is asked for when no Table has it at tier 2. The operation that the daemon answers with is
-looked at now and then; when it has ended and the bucket is still not there, that is final.
+looked at now and then; when it has ended and the bucket is still not there, that is final. Where a
+Table says why its Kernel has no Variants, nobody is asked until another Table comes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Tuning:
         return [
             demand
             for demand in registration.demands.values()
-            if demand.is_open and not copies.is_met(demand)
+            if demand.is_open
+            and not copies.is_met(demand)
+            and not copies.refusal(demand.site.kernel)
         ]
 
     def ask(self) -> None:
@@ -90,10 +93,7 @@ class Tuning:
     def _askable(self, registration: Registration) -> list[Demand]:
         wanted: list[Demand] = []
         for demand in self._open_demands(registration):
-            table = self._state.copies.tables.get(demand.site.kernel)
-            if table is not None and table.reason and not table.variants:
-                demand.final = table.reason
-            elif demand.attempts >= ASK_ATTEMPTS:
+            if demand.attempts >= ASK_ATTEMPTS:
                 demand.final = "refused_repeatedly"
             else:
                 wanted.append(demand)
@@ -167,13 +167,13 @@ class Tuning:
         for demand in demands:
             if copies.is_met(demand):
                 continue
-            table = copies.tables.get(demand.site.kernel)
-            reason = table.reason if table is not None else ""
-            demand.final = reason or (
-                "not_tuned"
-                if operation.state == operation_service_pb2.OPERATION_STATE_DONE
-                else failure(operation)
-            )
+            demand.operation = ""
+            if not copies.refusal(demand.site.kernel):
+                demand.final = (
+                    "not_tuned"
+                    if operation.state == operation_service_pb2.OPERATION_STATE_DONE
+                    else failure(operation)
+                )
 
 
 def _calls(wanted: Sequence[Demand]) -> Iterator[list[Demand]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from nearhint import session as sessions_of_process
 from nearhint._engine import Inquiry
-from nearhint._registration import SEARCHED_TIER, Demand, Phase
+from nearhint._registration import SEARCHED_TIER, Demand, Phase, Registration
 from nearhint._state import SessionState
 from nearhint.session import Session, counters
 
@@ -106,10 +106,9 @@ def progress(state: SessionState) -> SettleReport:
         for demand in list(registration.demands.values()):
             kernel = demand.site.kernel
             is_met = state.copies.is_met(demand)
-            if demand.final:
-                at_t0[kernel] = demand.final
-            elif not is_met and registration.phase is Phase.REFUSED:
-                at_t0[kernel] = registration.reason
+            never = "" if is_met else _why_never(state, registration, demand)
+            if never:
+                at_t0[kernel] = never
             elif (
                 not is_met
                 or kernel in state.copies.incoming
@@ -129,6 +128,16 @@ def progress(state: SessionState) -> SettleReport:
         at_t0={kernel: at_t0[kernel] for kernel in sorted(at_t0.keys() - pending)},
         pending=tuple(sorted(pending)),
     )
+
+
+def _why_never(state: SessionState, registration: Registration, demand: Demand) -> str:
+    """Why a search is not waited for, as far as is known now; empty where it is."""
+    if demand.final or demand.operation:
+        return demand.final
+    if registration.phase is Phase.REFUSED:
+        return registration.reason
+    is_current = registration.phase is Phase.PLANNED
+    return state.copies.refusal(demand.site.kernel) if is_current else ""
 
 
 def _why_not(state: SessionState, demand: Demand, reason: str) -> str:

@@ -222,6 +222,42 @@ def test_settle_gives_the_final_reason_of_a_kernel_without_variants(
     assert daemon.asked("EnsureKernels") == []
 
 
+def test_a_kernel_that_gets_variants_after_all_is_asked_for(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    daemon.plan(doubling.program(), doubling.plan())
+    daemon.publish(doubling.table(variants=(), reason="quarantined by an operator"))
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want({"s0": 5000})
+    assert nearhint.settle(timeout_s=10).at_t0 == {doubling.KERNEL: "quarantined by an operator"}
+    daemon.artifact(doubling.BINARY)
+    daemon.wait_asked("WatchTables")
+    daemon.publish(doubling.table(64, generation=2))
+    daemon.wait_asked("EnsureKernels")
+    assert nearhint.settle(timeout_s=0.1).pending == (doubling.KERNEL,)
+    daemon.publish(doubling.table(64, 4096, generation=3))
+    assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
+
+
+def test_a_bucket_that_comes_after_its_operation_failed_is_at_t2(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want({"s0": 4096})
+    daemon.wait_asked("EnsureKernels")
+    (operation,) = daemon.store.operations
+    daemon.finish(operation, error="the device has no memory left")
+    assert nearhint.settle(timeout_s=10).at_t0 == {doubling.KERNEL: "the device has no memory left"}
+    before = handle.snapshot
+    daemon.wait_asked("WatchTables")
+    daemon.publish(doubling.table(64, 4096, generation=2))
+    eventually(lambda: handle.snapshot is not before)
+    assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
+
+
 def test_settle_gives_up_on_a_bucket_whose_operation_failed(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
