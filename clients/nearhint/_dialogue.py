@@ -162,7 +162,7 @@ class Dialogue:
             registration.reason = reason
             if isinstance(error, Rejected):
                 registration.reason = str(error.fields["reason_code"])[:64].lower()
-                if error.fields["status"] == "RESOURCE_EXHAUSTED":  # there will be room again
+                if error.is_for_lack_of_room:
                     registration.delay(self._clock(), *RETRY_S)
                     handle.answer(is_loaded=False)
                     return False

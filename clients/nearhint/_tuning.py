@@ -15,7 +15,7 @@ from nearhint._registration import Demand, Phase, Registration
 from nearhint._state import SessionState
 from nearhint.connection import Connection
 from nearhint.counters import Counters
-from nearhint.errors import LOST, NearhintError, NotFound
+from nearhint.errors import LOST, NearhintError, NotFound, Rejected
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
 
@@ -86,8 +86,9 @@ class Tuning:
                 except NearhintError as error:
                     self._counters.event(error.reason)
                     self._ask_due_s = self._clock() + self._uniform(*RETRY_S)
-                    for demand in together:
-                        demand.attempts += 1
+                    if not (isinstance(error, Rejected) and error.is_for_lack_of_room):
+                        for demand in together:
+                            demand.attempts += 1
                     return
 
     def _askable(self, registration: Registration) -> list[Demand]:

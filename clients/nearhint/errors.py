@@ -114,6 +114,11 @@ class Rejected(NearhintError):
     code = "REJECTED"
     template = "{rpc} was refused ({status}, {reason_code}): {problem}"
 
+    @property
+    def is_for_lack_of_room(self) -> bool:
+        """Whether too much is there or under way: there will be room again."""
+        return self.fields["status"] == "RESOURCE_EXHAUSTED"
+
 
 class NotFound(NearhintError):
     """The daemon does not know what was asked for."""

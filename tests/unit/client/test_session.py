@@ -11,6 +11,7 @@ from tests.unit.client.conftest import Eventually
 
 import nearhint
 from nearhint import session
+from nearhint._tuning import ASK_ATTEMPTS
 from nearhint.session import Session, session_for
 from nearhint.testing import FakeDaemon
 
@@ -394,6 +395,21 @@ def test_a_daemon_without_room_is_asked_again(
     daemon.wait_asked("RegisterProgram", times=3)
     daemon.fail("RegisterProgram", None)
     eventually(lambda: handle.snapshot is not None)
+
+
+def test_a_daemon_whose_queue_is_full_is_asked_for_a_bucket_until_there_is_room(
+    daemon: FakeDaemon, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearhint._tuning.RETRY_S", (0.001, 0.01))
+    serve(daemon, 64)
+    daemon.fail("EnsureKernels", grpc.StatusCode.RESOURCE_EXHAUSTED)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want({"s0": 4096})
+    daemon.wait_asked("EnsureKernels", times=ASK_ATTEMPTS + 2)
+    daemon.fail("EnsureKernels", None)
+    daemon.publish(doubling.table(64, 4096, generation=2))
+    assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
 
 
 def test_an_absent_daemon_is_noticed_at_once(tmp_path: Path) -> None:
