@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from nearhint._handles import FallbackReason, Named, Outbox, ProgramHandle
+from nearhint._handles import FallbackReason, Named, Outbox, ProgramHandle, Used
 from nearhint._registration import Phase, Registration
 from nearhint._tables import TableCopies
 from nearhint._usage import Usage
@@ -46,6 +46,8 @@ class SessionState:
     is_awaited: bool = False
     told_serving: bool = False
     """What the daemon that is connected was told last."""
+    early: list[Used | Named] = field(default_factory=list["Used | Named"])
+    """Notes of handles whose registration is still on its way here."""
 
     def alive(self) -> Iterator[tuple[Registration, ProgramHandle]]:
         """Registrations whose handles are still held by someone; the others are dropped."""
@@ -65,22 +67,23 @@ class SessionState:
 
     def take_notes(self, now_s: float) -> None:
         """Adds up what the model's threads left in the outbox."""
-        for note in self.outbox.take():
+        early, self.early = self.early, []
+        for note in (*early, *self.outbox.take()):
             if isinstance(note, FallbackReason):
                 self.usage.reason(note.reason)
                 continue
+            registration = self.registrations.get(note.handle.program_id)
+            if registration is None:
+                self.early.append(note)
+                continue
             if isinstance(note, Named):
-                named = self.registrations.get(note.handle.program_id)
-                if named is not None:
-                    named.want_exactly(note.sizes)
+                registration.want_exactly(note.sizes)
                 continue
             if note.tiers is not None:
                 self.usage.call(note.handle.program_id, note.sizes, note.tiers)
                 self.called_at_s = now_s
-            registration = self.registrations.get(note.handle.program_id)
-            if registration is not None:
-                registration.use(note.sizes)
-                registration.is_called |= note.tiers is not None
+                registration.is_called = True
+            registration.use(note.sizes)
         self.outbox.is_quiet = not self.is_serving(now_s)
 
     def is_serving(self, now_s: float) -> bool:
@@ -145,6 +148,7 @@ class SessionState:
     def after_fork(self) -> None:
         """In a forked child: the parent's notes and counts are the parent's."""
         self.outbox.empty()
+        self.early = []
         self.usage = Usage()
         self.disconnect()
 

@@ -11,8 +11,9 @@ from tests.unit.client.conftest import Eventually
 
 import nearhint
 from nearhint import session
+from nearhint._state import SessionState
 from nearhint._tuning import ASK_ATTEMPTS
-from nearhint.session import Session, session_for
+from nearhint.session import ProgramHandle, Session, session_for
 from nearhint.testing import FakeDaemon
 
 FOREVER_S = 3600.0
@@ -122,6 +123,27 @@ def test_named_sizes_are_asked_for_as_they_are_and_not_by_their_bucket(
     requests = daemon.wait_asked("EnsureKernels", times=2)
     assert [request.hints[0].dims[0].value for request in requests] == [1000, 4000]
     assert not requests[1].as_given
+
+
+def test_what_is_named_between_two_looks_of_the_engine_is_asked_for(
+    daemon: FakeDaemon, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(daemon, 64)
+    opened = open_session(daemon)
+    handles: list[ProgramHandle] = []
+    take_notes = SessionState.take_notes
+
+    def late(state: SessionState, now_s: float) -> None:
+        if not handles:  # the engine has read its inbox, and not yet the notes
+            handles.append(opened.register(doubling.program()))
+            handles[0].want_exactly({"s0": 1000})
+        take_notes(state, now_s)
+
+    monkeypatch.setattr(SessionState, "take_notes", late)
+    assert opened.engine is not None
+    opened.engine.wake()
+    (request,) = daemon.wait_asked("EnsureKernels")
+    assert request.as_given
 
 
 def test_named_sizes_are_settled_by_their_own_hint_and_by_no_other_of_the_bucket(
