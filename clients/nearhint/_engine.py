@@ -160,16 +160,15 @@ class Engine:
             return None
 
     def _turn(self, command: Command) -> None:
-        while True:
-            self._apply(command)
-            try:
-                command = self._inbox.get_nowait()
-            except queue.Empty:
-                break
+        commands = [command, *_waiting(self._inbox)]
+        for each in commands:
+            self._note(each)
         for state in self.states:
             state.take_notes(self._chance.clock())
             state.is_awaited = any(inquiry.is_open for inquiry in self._inquiries)
             state.refresh(self._chance.clock)
+        for each in commands:
+            self._hear(each)
         if self._connection is not None:
             self._connection.check_socket()
         elif not self._connect():
@@ -180,12 +179,19 @@ class Engine:
         for _, dialogue in self._dialogues:
             dialogue.turn()
 
-    def _apply(self, command: Command) -> None:
+    def _note(self, command: Command) -> None:
+        """What this process has to say, which nothing can come between."""
         match command:
             case Register(state, registration):
                 state.registrations[registration.program_id] = registration
             case Inquiry():
                 self._inquiries.append(command)
+            case _:
+                return
+
+    def _hear(self, command: Command) -> None:
+        """What comes from the daemon, which may be lost over it."""
+        match command:
             case TableBatch(watch=watch):
                 for state, dialogue in self._dialogues:
                     if state.watch is watch:
@@ -194,7 +200,7 @@ class Engine:
             case WatchEnded():
                 for _, dialogue in self._dialogues:
                     dialogue.watch_ended(command)
-            case None:
+            case _:
                 return
 
     def _dialogue(self, state: SessionState) -> Dialogue:
@@ -292,10 +298,8 @@ class Engine:
     def begin_again(self) -> None:
         """In a forked child: no thread, no locks held; what is loaded or registered stays."""
         self._client_id = _client_id()
-        for _ in range(self._inbox.qsize()):
-            command = self._inbox.get_nowait()
-            if isinstance(command, Register):
-                self._apply(command)
+        for command in _waiting(self._inbox):
+            self._note(command)
         self._lock = threading.Lock()
         self._inbox = queue.SimpleQueue()
         self._parked = threading.Event()
@@ -314,6 +318,11 @@ class Engine:
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _waiting(inbox: queue.SimpleQueue[Command]) -> list[Command]:
+    """Takes what is there now."""
+    return [inbox.get_nowait() for _ in range(inbox.qsize())]
 
 
 def _client_id() -> str:

@@ -20,7 +20,7 @@ from nearhint._chance import Chance
 from nearhint._engine import Engine
 from nearhint._tables import FETCH_ATTEMPTS
 from nearhint.counters import Counters
-from nearhint.readiness import settle
+from nearhint.readiness import SettleReport, settle
 from nearhint.session import session_for
 from nearhint.testing import FakeDaemon
 from nearhint_rules.plan import Plan
@@ -166,6 +166,39 @@ def test_settle_does_not_wait_for_what_the_next_daemon_makes_no_plan_of(
     assert (report.settled, report.at_t0) == (True, {doubling.KERNEL: "no plan for this program"})
     assert handle.snapshot is not None
     assert handle.snapshot.choose(0, (64,)).tier == 2
+
+
+def test_settle_knows_what_was_wanted_before_it_though_the_daemon_is_lost_in_between(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    kernel, other = "ef" * 32, doubling.program("other", high=100)
+    daemon.plan(other, Plan(other.id, "cpu", "test", (doubling.launch(kernel=kernel),)))
+    opened = session_for(daemon.address, doubling.DEVICE)
+    handle, beside = (opened.register(each) for each in (doubling.program(), other))
+    assert handle.wait_ready(5)
+    assert beside.wait_ready(5)
+    handle.want({"s0": 64})
+    assert settle(timeout_s=10).settled
+    daemon.wait_asked("WatchTables")
+    gate = daemon.hold("ReportUsage")
+    handle.count((64,), (0, 0, 1))
+    daemon.wait_asked("ReportUsage")
+
+    engine, reports = opened.engine, list[SettleReport]()
+    assert engine is not None
+    handle.want({"s0": 5000})
+    settling = threading.Thread(target=lambda: reports.append(settle(timeout_s=1)))
+    settling.start()
+    eventually(lambda: engine._inbox.qsize() == 2)
+    daemon.fail("FetchArtifact", grpc.StatusCode.UNAVAILABLE)
+    variant = doubling.variant(b"another binary")
+    daemon.publish(replace(doubling.table(64, variants=(variant,)), kernel=kernel))
+    eventually(lambda: engine._inbox.qsize() == 3)
+    gate.set()
+    settling.join()
+    (report,) = reports
+    assert (report.settled, report.pending) == (False, (doubling.KERNEL,))
 
 
 def test_a_socket_that_was_replaced_is_checked_before_it_is_used(
