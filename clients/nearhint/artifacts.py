@@ -43,7 +43,8 @@ class ArtifactCache:
     def read(self, sha256: str) -> bytes | None:
         """The Artifact's bytes, or None if they are not here.
 
-        Raises `ArtifactCorrupt` (the file is gone by then), `UntrustedPath` or `CacheUnusable`.
+        Raises `ArtifactCorrupt` (the file is gone by then, where it can be removed),
+        `UntrustedPath` or `CacheUnusable`.
         """
         path = self._path(sha256)
         try:
@@ -53,7 +54,8 @@ class ArtifactCache:
         except OSError as error:
             raise CacheUnusable(path=path, problem=error.strerror) from error
         if content_hash(data) != sha256:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             raise ArtifactCorrupt(sha256=sha256, problem="the cached bytes changed on disk")
         with suppress(OSError):
             os.utime(path)
@@ -63,7 +65,7 @@ class ArtifactCache:
         """Whether there is a file, or a part of one, by that name; what is in it may be wrong."""
         try:
             return self._path(sha256).exists() or self._path(f"{sha256}.part").exists()
-        except NearhintError:
+        except (OSError, NearhintError):
             return False
 
     def obtain(self, sha256: str, size_bytes: int, fetch: Fetch) -> bytes:
@@ -149,7 +151,7 @@ class ArtifactCache:
 
     def _files(self) -> list[tuple[float, int, Path]]:
         found: list[tuple[float, int, Path]] = []
-        with suppress(NearhintError):
+        with suppress(OSError, NearhintError):
             for path in self._root().glob("[0-9a-f][0-9a-f]/*"):
                 if not _OWN_FILE.fullmatch(path.name):
                     continue

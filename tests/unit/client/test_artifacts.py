@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,3 +118,20 @@ def test_a_directory_that_others_may_write_to_is_not_used(tmp_path: Path) -> Non
     # It costs a transfer, not the Artifact.
     assert cache(tmp_path).obtain(SHA256, len(BINARY), Source(BINARY)) == BINARY
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["unlink", "stat", "glob"])
+def test_a_disk_that_fails_costs_a_transfer_and_not_the_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    used = cache(tmp_path)
+    used.obtain(SHA256, len(BINARY), Source(BINARY))
+    (kept,) = (tmp_path / "cache").glob("??/*")
+    kept.write_bytes(b"X" + BINARY[1:])
+
+    def fail(*args: object, **options: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, what, fail)
+    assert not (what == "stat" and used.seems_to_have(SHA256))
+    assert used.obtain(SHA256, len(BINARY), Source(BINARY)) == BINARY
