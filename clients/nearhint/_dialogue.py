@@ -28,6 +28,7 @@ from nearhint.errors import (
     DeadlineMissed,
     InvalidAnswer,
     NearhintError,
+    NotFound,
     Rejected,
 )
 from nearhint.plan_check import check_plan
@@ -205,7 +206,11 @@ class Dialogue:
         return False
 
     def _is_lowered(self, registration: Registration) -> bool:
-        operation = self._connection.get_operation(registration.operation)
+        try:
+            operation = self._connection.get_operation(registration.operation)
+        except NotFound:  # forgotten: registered again, it is another, or has brought the Plan
+            registration.phase = Phase.NEW
+            return True
         if operation.state == _RUNNING:
             registration.delay(self._clock(), *POLL_S)
             return False

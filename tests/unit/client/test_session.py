@@ -82,6 +82,18 @@ def test_a_plan_arrives_when_its_operation_ends(
     assert handle.wait_ready(5)
 
 
+def test_a_plan_whose_operation_is_forgotten_is_asked_for_again(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    daemon.lowering(doubling.program(), "lower-1")
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(5)
+    serve(daemon, 64)
+    del daemon.store.operations["lower-1"]
+    eventually(lambda: handle.snapshot is not None)
+    assert handle.wait_ready(5)
+
+
 def test_a_failed_operation_is_a_final_reason(daemon: FakeDaemon, loaded: list[bytes]) -> None:
     daemon.lowering(doubling.program(), "lower-1")
     handle = open_session(daemon).register(doubling.program())
