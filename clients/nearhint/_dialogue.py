@@ -246,11 +246,16 @@ class Dialogue:
         self._load_incoming()
 
     def _load_incoming(self) -> None:
-        """Brings the binaries of Tables that came here, now or before a daemon was lost."""
+        """Brings the binaries of Tables that came here, now or before a daemon was lost.
+
+        Those that failed are tried again when it is time, however many Tables come meanwhile.
+        """
         state = self._state
         if state.copies.incoming:
-            self._load_due_s = self._clock() + self._uniform(*RETRY_S)
-            state.mark_stale(state.copies.load_incoming(self._fetch))
+            is_due = self._load_due_s <= self._clock()
+            if is_due:
+                self._load_due_s = self._clock() + self._uniform(*RETRY_S)
+            state.mark_stale(state.copies.load_incoming(self._fetch, again=is_due))
             state.copies.prune(state.kernels())
 
     def _fetch(self, ref: ArtifactRef, offset: int) -> Iterator[bytes]:

@@ -99,15 +99,20 @@ class TableCopies:
                 if ref not in self.loaded and ref not in self.unloadable:
                     yield ref
 
-    def load_incoming(self, fetch: Fetch) -> set[str]:
+    def load_incoming(self, fetch: Fetch, *, again: bool) -> set[str]:
         """Brings the Artifacts of incoming Kernels here, and loads them; which Kernels these were.
 
-        A Kernel that lacks one still, for a reason that may pass, stays incoming. A few transfers
-        are on their way ahead of the one that is read. Raises `DaemonUnreachable` or
+        A Kernel that lacks one still, for a reason that may pass, stays incoming; what failed is
+        only tried `again` where that is said. A few transfers are on their way ahead of the one
+        that is read. Raises `DaemonUnreachable` or
         `DeadlineMissed`: the daemon is lost, and all stay incoming.
         """
         kernels = frozenset(self.incoming)
-        refs = list(self.missing(kernels))
+        refs = [
+            ref
+            for ref in dict.fromkeys(self.missing(kernels))
+            if again or ref not in self._failures
+        ]
         absent = iter([ref for ref in refs if not self._cache.seems_to_have(ref.sha256)])
         started: dict[ArtifactRef, Iterator[bytes]] = {}
 
@@ -132,6 +137,7 @@ class TableCopies:
             self.loaded[ref] = launchers.load(
                 binary, ref.launch, sha256=ref.sha256, device_index=self._device_index
             )
+            self._failures.pop(ref, None)
         except (DaemonUnreachable, DeadlineMissed):
             raise
         except Exception as error:  # a launcher may fail in ways of its own

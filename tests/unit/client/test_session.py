@@ -12,6 +12,7 @@ from tests.unit.client.conftest import Eventually
 import nearhint
 from nearhint import session
 from nearhint._state import SessionState
+from nearhint._tables import FETCH_ATTEMPTS
 from nearhint._tuning import ASK_ATTEMPTS
 from nearhint.session import ProgramHandle, Session, session_for
 from nearhint.testing import FakeDaemon
@@ -444,6 +445,26 @@ def test_a_daemon_whose_queue_is_full_is_asked_for_a_bucket_until_there_is_room(
     daemon.fail("EnsureKernels", None)
     daemon.publish(doubling.table(64, 4096, generation=2))
     assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
+
+
+def test_a_binary_that_did_not_come_is_not_asked_for_again_with_each_table(
+    daemon: FakeDaemon,
+    loaded: list[bytes],
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (FOREVER_S, FOREVER_S))
+    serve(daemon, 64)
+    daemon.fail("FetchArtifact", grpc.StatusCode.DATA_LOSS)
+    handle = open_session(daemon).register(doubling.program())
+    assert handle.wait_ready(5)
+    handle.want({"s0": 64})
+    for generation in range(2, 3 + FETCH_ATTEMPTS):
+        daemon.wait_asked("WatchTables")
+        daemon.publish(doubling.table(64, generation=generation))
+        eventually(lambda of=generation: handle.snapshot and handle.snapshot.generation == of)
+    assert len(daemon.asked("FetchArtifact")) == 1
+    assert nearhint.settle(timeout_s=0.1).pending == (doubling.KERNEL,)
 
 
 def test_an_absent_daemon_is_noticed_at_once(tmp_path: Path) -> None:
