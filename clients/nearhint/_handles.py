@@ -67,21 +67,23 @@ class Outbox:
         self._wake = wake
         self.is_quiet = True
 
-    def put(self, note: Note) -> None:
-        """Leaves a note; the engine sees it at its next turn."""
+    def put(self, note: Note) -> bool:
+        """Leaves a note, if there is room; the engine sees it at its next turn."""
         size = self._notes.qsize()
         if size >= OUTBOX_LIMIT:
             self._counters.event("notes_dropped")
-            return
+            return False
         self._notes.put(note)
         if self.is_quiet or size == OUTBOX_LIMIT // 2:
             self.is_quiet = False
             self._wake()
+        return True
 
-    def put_now(self, note: Note) -> None:
-        """Leaves a note and wakes the engine for it."""
-        self.put(note)
+    def put_now(self, note: Note) -> bool:
+        """Leaves a note, if there is room, and wakes the engine for it."""
+        is_left = self.put(note)
         self._wake()
+        return is_left
 
     def take(self) -> list[Note]:
         """All notes that are there now, the oldest first; for the engine alone."""
@@ -144,8 +146,8 @@ class ProgramHandle:
             return
         if len(self._asked) >= ASKED_LIMIT:
             self._asked.clear()
-        self._asked.add(key)
-        self._outbox.put_now(Used(self, key))
+        if self._outbox.put_now(Used(self, key)):
+            self._asked.add(key)
 
     def want_exactly(self, sizes: Mapping[str, int]) -> None:
         """Asks for these very sizes to be tuned, and no others of their bucket. Returns at once."""

@@ -11,6 +11,7 @@ from tests.unit.client.conftest import Eventually
 
 import nearhint
 from nearhint import session
+from nearhint._handles import OUTBOX_LIMIT
 from nearhint._state import SessionState
 from nearhint._tables import FETCH_ATTEMPTS
 from nearhint._tuning import ASK_ATTEMPTS
@@ -120,6 +121,25 @@ def test_a_bucket_is_asked_for_once_however_often_it_is_met(
     handle.want({"s0": 4000})
     requests = daemon.wait_asked("EnsureKernels", times=2)
     assert [request.hints[0].dims[0].value for request in requests] == [500, 4000]
+
+
+def test_sizes_that_found_the_outbox_full_are_wanted_again(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    gate = daemon.hold("RegisterProgram")
+    opened = open_session(daemon)
+    handle = opened.register(doubling.program())
+    daemon.wait_asked("RegisterProgram")
+    for _ in range(OUTBOX_LIMIT):
+        opened.count_fallback("no_plan")
+    handle.want({"s0": 5000})
+    gate.set()
+    assert handle.wait_ready(5)
+    assert nearhint.settle(timeout_s=10).settled  # the notes were read
+    handle.want({"s0": 5000})
+    (request,) = daemon.wait_asked("EnsureKernels")
+    assert [(dim.symbol, dim.value) for dim in request.hints[0].dims] == [("s0", 5000)]
 
 
 def test_named_sizes_are_asked_for_as_they_are_and_not_by_their_bucket(
