@@ -31,7 +31,7 @@ from nearhint._watch import TableBatch, WatchEnded
 from nearhint.config import Config
 from nearhint.connection import Connection
 from nearhint.counters import Counters
-from nearhint.errors import NearhintError
+from nearhint.errors import DaemonUnreachable, NearhintError
 
 IDLE_TURN_S = 1.0
 """The engine looks at the outboxes at least this often."""
@@ -239,6 +239,8 @@ class Engine:
         )
         # From here on a fork can end what is in flight.
         self._connection = connection
+        if self._must_park:
+            raise DaemonUnreachable(address=self.address, problem="the engine is to let go of gRPC")
         connection.hello()
         self._counters.event("connects")
         self._failures = 0

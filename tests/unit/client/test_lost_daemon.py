@@ -8,6 +8,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,10 +16,11 @@ from tests.unit.client import doubling
 from tests.unit.client.conftest import Eventually
 from tests.unit.client.test_session import serve
 
-from nearhint import config, session
+from nearhint import _engine, config, session
 from nearhint._chance import Chance
 from nearhint._engine import Engine
 from nearhint._tables import FETCH_ATTEMPTS
+from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.readiness import SettleReport, settle
 from nearhint.session import session_for
@@ -356,6 +358,37 @@ def test_what_the_engine_had_not_read_before_a_fork_is_registered_in_the_child(
         gate.set()
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 0, errors
+
+
+def test_a_fork_does_not_wait_for_a_connection_that_is_just_being_made(
+    daemon: FakeDaemon, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_made, may_go_on, paused = threading.Event(), threading.Event(), list[bool]()
+
+    class Slow(Connection):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            is_made.set()
+            may_go_on.wait(10)
+
+    monkeypatch.setattr(_engine, "Connection", Slow)
+    gate = daemon.hold("GetServerInfo")
+    opened = session_for(daemon.address, doubling.DEVICE)
+    handle = opened.register(doubling.program())
+    engine = opened.engine
+    assert engine is not None
+    assert is_made.wait(10)
+    pausing = threading.Thread(target=lambda: paused.append(engine.pause(timeout_s=10)))
+    pausing.start()
+    eventually(lambda: engine._inbox.qsize() == 1)
+    may_go_on.set()
+    pausing.join()
+    assert paused == [True]
+    assert daemon.asked("GetServerInfo") == []
+    gate.set()
+    engine.resume()
+    daemon.wait_asked("RegisterProgram")
+    assert not handle.wait_ready(5)
 
 
 def test_a_handle_that_nobody_holds_is_forgotten(
