@@ -121,12 +121,17 @@ class Engine:
         self._unpark.set()
 
     def _start(self) -> None:
+        """Starts the thread; where the system has none to give, the next work tries again."""
         with self._lock:
             if self._thread is None and not self._is_over:
                 self._thread = threading.Thread(
                     target=self._run, name="nearhint-engine", daemon=True
                 )
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:
+                    self._thread = None
+                    self._counters.event("engine_not_started")
 
     # --------------------------------------------------------------------------- the thread
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import grpc
@@ -503,6 +504,23 @@ def test_a_socket_that_others_may_write_to_is_refused(
     assert not handle.wait_ready(5)
     assert daemon.store.asked == []
     assert session.counters.seen()["path_untrusted"] >= 1
+
+
+def test_a_thread_that_could_not_be_started_is_started_with_the_next_work(
+    daemon: FakeDaemon, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(daemon, 64)
+    opened = open_session(daemon)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        handle = opened.register(doubling.program())
+    assert session.counters.seen()["engine_not_started"] == 1
+    handle.want({"s0": 64})
+    assert handle.wait_ready(5)
 
 
 def test_status_tells_a_readiness_probe(daemon: FakeDaemon, loaded: list[bytes]) -> None:
