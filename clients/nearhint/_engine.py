@@ -84,12 +84,12 @@ class Engine:
         self._counters = counters
         self._chance = chance
         self._client_id = _client_id()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._parked = threading.Event()
         self._unpark = threading.Event()
-        self._must_park = False
+        self._pauses = 0
         self._is_over = False
         self._connection: Connection | None = None
         self._dialogues: list[tuple[SessionState, Dialogue]] = []
@@ -102,6 +102,11 @@ class Engine:
     def is_connected(self) -> bool:
         """Whether the daemon answered last time."""
         return self._connection is not None
+
+    @property
+    def _must_park(self) -> bool:
+        """Whether the thread is to let go of gRPC."""
+        return self._pauses > 0
 
     def post(self, command: Command) -> None:
         """Gives the engine something to do; returns at once."""
@@ -278,13 +283,18 @@ class Engine:
     # ---------------------------------------------------------------------------- fork, end
 
     def pause(self, *, timeout_s: float) -> bool:
-        """Has the thread let go of gRPC and wait; whether it did in time."""
-        thread = self._thread
+        """Has the thread let go of gRPC and wait until each pause has ended; whether in time.
+
+        A thread that starts meanwhile waits as well.
+        """
+        with self._lock:
+            if not self._must_park:
+                self._unpark.clear()
+                self._parked.clear()
+            self._pauses += 1
+            thread = self._thread
         if thread is None or not thread.is_alive() or thread is threading.current_thread():
             return True
-        self._unpark.clear()
-        self._parked.clear()
-        self._must_park = True
         connection = self._connection
         if connection is not None:
             connection.close()
@@ -298,20 +308,22 @@ class Engine:
 
     def resume(self) -> None:
         """Ends a pause."""
-        self._must_park = False
-        self._connect_due_s = 0.0
-        self._unpark.set()
+        with self._lock:
+            self._pauses = max(0, self._pauses - 1)
+            if not self._must_park:
+                self._connect_due_s = 0.0
+                self._unpark.set()
 
     def begin_again(self) -> None:
         """In a forked child: no thread, no locks held; what is loaded or registered stays."""
         self._client_id = _client_id()
         for command in _waiting(self._inbox):
             self._note(command)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._inbox = queue.SimpleQueue()
         self._parked = threading.Event()
         self._unpark = threading.Event()
-        self._must_park = False
+        self._pauses = 0
         self._thread = None
         self._connection = None
         self._dialogues = []

@@ -391,6 +391,25 @@ def test_a_fork_does_not_wait_for_a_connection_that_is_just_being_made(
     assert not handle.wait_ready(5)
 
 
+def test_of_two_forks_at_once_neither_starts_the_engine_under_the_other(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    opened = session_for(daemon.address, doubling.DEVICE)
+    engine = opened.engine
+    assert engine is not None
+    assert engine.pause(timeout_s=10)  # before there is a thread
+    handle = opened.register(doubling.program())
+    assert engine.pause(timeout_s=10)
+    engine.resume()
+    handle.want({"s0": 64})
+    assert engine.pause(timeout_s=10)
+    engine.resume()
+    assert daemon.store.asked == []
+    engine.resume()
+    assert handle.wait_ready(5)
+
+
 def test_a_handle_that_nobody_holds_is_forgotten(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
