@@ -172,6 +172,8 @@ class TableCopies:
     def forgive(self) -> None:
         """Another daemon may have right what this one had wrong, and count generations anew."""
         self._generations.clear()
+        for kernel in [kernel for kernel in self.tables if self.refusal(kernel)]:
+            del self.tables[kernel], self._tuned[kernel]
         self.incoming |= {
             kernel
             for kernel, table in self.tables.items()

@@ -120,13 +120,34 @@ def test_tables_of_a_daemon_that_lost_its_store_are_taken_though_it_counts_anew(
     daemon.wait_asked("WatchTables")
     daemon.stop()
 
-    with FakeDaemon(tmp_path) as other:
-        serve(other, 64, 4096, generation=2)
+    other = FakeDaemon(tmp_path)
+    serve(other, 64, 4096, generation=2)
+    with other:
         handle.want({"s0": 4096})
         report = settle(timeout_s=10)
     assert (report.settled, report.at_t2) == (True, (doubling.KERNEL,))
     assert handle.snapshot is not None
     assert handle.snapshot.generation == 2
+
+
+def test_why_a_lost_daemon_had_no_variants_does_not_keep_the_next_from_being_asked(
+    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
+) -> None:
+    daemon.plan(doubling.program(), doubling.plan())
+    daemon.publish(doubling.table(variants=(), reason="no C compiler"))
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    assert handle.wait_ready(5)
+    handle.want({"s0": 64})
+    assert settle(timeout_s=10).at_t0 == {doubling.KERNEL: "no C compiler"}
+    daemon.stop()
+
+    other = FakeDaemon(tmp_path)
+    other.plan(doubling.program(), doubling.plan())
+    with other:
+        other.wait_asked("EnsureKernels")
+        other.artifact(doubling.BINARY)
+        other.publish(doubling.table(64))
+        assert settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
 
 
 def test_what_was_withdrawn_meanwhile_is_asked_for_beside_the_plans_that_are_new(
