@@ -18,12 +18,13 @@ from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
 from nearhint._registration import Phase, Registration
 from nearhint._state import QUIET_S, SessionState
-from nearhint._tuning import POLL_S, RETRY_S, Tuning, failure
+from nearhint._tuning import ASK_ATTEMPTS, POLL_S, RETRY_S, Tuning, failure
 from nearhint._watch import TableBatch, Watch, WatchEnded
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.errors import (
     LOST,
+    DaemonFailed,
     DaemonUnreachable,
     DeadlineMissed,
     InvalidAnswer,
@@ -163,12 +164,19 @@ class Dialogue:
             registration.reason = reason
             if isinstance(error, Rejected):
                 registration.reason = str(error.fields["reason_code"])[:64].lower()
-                if error.is_for_lack_of_room:
-                    registration.delay(self._clock(), *RETRY_S)
-                    handle.answer(is_loaded=False)
-                    return False
-            registration.phase = Phase.REFUSED
+            if self._may_pass(registration, error):
+                registration.delay(self._clock(), *RETRY_S)
+                handle.answer(is_loaded=False)
+            else:
+                registration.phase = Phase.REFUSED
         return False
+
+    def _may_pass(self, registration: Registration, error: Exception) -> bool:
+        """Whether to try again later; a daemon that breaks over a Program may do so each time."""
+        if isinstance(error, DaemonFailed):
+            registration.attempts += 1
+            return registration.attempts < ASK_ATTEMPTS
+        return isinstance(error, Rejected) and error.is_for_lack_of_room
 
     def _register(self, registration: Registration, handle: ProgramHandle) -> bool:
         state = self._state

@@ -90,6 +90,7 @@ class Registration:
     operation: str = ""
     due_s: float = 0.0
     failures: int = 0
+    attempts: int = 0
     plan: Plan | None = None
     sites: tuple[Site, ...] = ()
     used: dict[Sizes, None] = field(default_factory=dict[Sizes, None])
@@ -137,6 +138,7 @@ class Registration:
         self.operation = ""
         self.due_s = 0.0
         self.failures = 0
+        self.attempts = 0
         for demand in self.demands.values():
             demand.operation = ""
             demand.final = ""

@@ -453,6 +453,34 @@ def test_a_daemon_without_room_is_asked_again(
     eventually(lambda: handle.snapshot is not None)
 
 
+def test_a_daemon_that_breaks_over_a_program_is_asked_again(
+    daemon: FakeDaemon,
+    loaded: list[bytes],
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.01, 0.05))
+    monkeypatch.setattr("nearhint._dialogue.ASK_ATTEMPTS", 1_000)
+    serve(daemon, 64)
+    daemon.fail("RegisterProgram", grpc.StatusCode.INTERNAL)
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(5)
+    assert handle.is_answered
+    daemon.fail("RegisterProgram", None)
+    eventually(lambda: handle.snapshot is not None)
+
+
+def test_a_daemon_that_breaks_over_a_program_each_time_is_given_up(
+    daemon: FakeDaemon, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.01, 0.05))
+    daemon.fail("RegisterProgram", grpc.StatusCode.INTERNAL)
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(5)
+    assert nearhint.settle(timeout_s=10).at_t0 == {"doubling": "daemon_failed"}
+    assert len(daemon.asked("RegisterProgram")) == ASK_ATTEMPTS
+
+
 def test_a_daemon_whose_queue_is_full_is_asked_for_a_bucket_until_there_is_room(
     daemon: FakeDaemon, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
