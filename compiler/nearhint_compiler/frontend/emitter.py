@@ -256,6 +256,11 @@ class Emitter:
             raise Unlowerable(f"{kind} of {operand.dtype}")
         return self.emit(ir.Reduce(kind, dtype, operand.node), operand.dtype)
 
+    def single_sum(self, term: Value) -> Value:
+        """The sum of one term, which begins at 0 as every sum does: -0.0 becomes 0."""
+        is_float = CATEGORY[term.dtype] == 2
+        return self.op("add", term, self.const(term.dtype, 0.0)) if is_float else term
+
     def arg(self, kind: str, operand: Value, index: Expr) -> Value:
         """`index` of the extremal element over the reduction space, an i64."""
         dtype = compute_dtype(operand.dtype)
@@ -294,11 +299,11 @@ class SingleElements(Emitter):
         return SingleElements(emit.body, emit.params, emit.ranges, emit._numbers)
 
     def reduce(self, kind: str, operand: Value) -> Value:
-        """`operand`, where the reduction is one that there is."""
+        """`operand`, where the reduction is one that there is; a sum is 0 of -0.0."""
         dtype = compute_dtype(operand.dtype)
         if dtype not in ir.REDUCTIONS[kind] or operand.dtype in STORED_FLOATS:
             raise Unlowerable(f"{kind} of {operand.dtype}")
-        return operand
+        return self.single_sum(operand) if kind == "sum" else operand
 
     def arg(self, kind: str, operand: Value, index: Expr) -> Value:
         """The only index there is: 0, which every index is here."""

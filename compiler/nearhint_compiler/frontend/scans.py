@@ -18,7 +18,7 @@ Rule: TypeAlias = Callable[[Call], Loops]
 def _scan(kind: str) -> Rule:
     """The rule of `op(self, dim, *, dtype)`, accumulated in the output's dtype.
 
-    Along a dim with one element it is a cast.
+    Of a tensor without dims it is a cast, and along a dim with one element the product is.
     """
 
     def rule(call: Call) -> Loops:
@@ -28,11 +28,17 @@ def _scan(kind: str) -> Rule:
             raise Unlowerable("a scan whose traced shape is not its input's")
         x = call.operand("self", shape)
         dim = call.axis(call["dim"], len(shape))
-        if not shape or shape[dim] == ex.ONE:
-            return call.pointwise(lambda point: (x.at(point, dtype),))
+        is_single_sum = kind == "sum" and bool(shape)
+
+        def build_single(point: Point) -> tuple[Value]:
+            value = x.at(point, dtype)
+            return (point.emit.single_sum(value) if is_single_sum else value,)
 
         def build(point: Point) -> tuple[Value]:
             return (point.emit.scan(kind, x.at(point, dtype)),)
+
+        if not shape or shape[dim] == ex.ONE:
+            return call.pointwise(build_single)
 
         return replace(call.loops(shape, frozenset({dim}), build), has_scan=True)
 

@@ -67,6 +67,23 @@ def test_hardswish_overflows_where_eager_does(session: Install, compiled: Compil
     assert not fake.fallbacks
 
 
+def test_a_sum_of_a_single_negative_zero_is_eager_s_zero(
+    session: Install, compiled: Compiled
+) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        column = x[:, None]
+        return column.sum(1), column.mean(1), column.nansum(1), column.cumsum(1), column.prod(1)
+
+    session(compiled.snapshot)
+    x = torch.tensor([-0.0, 0.0, -1.5])
+    with torch.no_grad(), watch() as reports:
+        found = torch.compile(function, backend=nearhint, dynamic=True)(x)
+    for one, other in zip(found, function(x), strict=True):
+        assert_close(one, other)
+        assert torch.equal(one.signbit(), other.signbit())
+    assert reports[-1].launches
+
+
 @pytest.mark.filterwarnings("ignore:var")  # eager's, of a single element
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_kernels_give_what_eager_gives(case: Case, session: Install, compiled: Compiled) -> None:
