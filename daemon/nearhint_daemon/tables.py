@@ -16,6 +16,7 @@ from nearhint_daemon.errors import GenerationGone
 from nearhint_daemon.recent import Recent
 from nearhint_daemon.store import Reading, Store, Writing, queries
 from nearhint_daemon.store.rows import MeasurementRow, TableRow
+from nearhint_daemon.unbroken import to_its_end
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules.selectors import Selector
@@ -150,7 +151,7 @@ class TableIndex:
         """Writes a Table and the Measurements behind it, at the next generation; tells watchers.
 
         `hint` is the row that is new, if one is. `beside` writes what belongs to it, in the same
-        transaction.
+        transaction. What was begun is committed and told, though whoever asked went away.
         """
         key = (table.namespace, table.kernel, table.target)
         now = self._clock()
@@ -175,14 +176,17 @@ class TableIndex:
             beside(tx, written.generation)
             return row, written
 
-        row, written = await self._store.write(write)
-        self._keep(row)
-        self.change_seq = max(self.change_seq, row.generation)
-        self.published_at = time.monotonic()
-        for watcher in self._watchers:
-            watcher.offer(key)
-        self._on_publish(written, hint)
-        return written
+        async def commit_and_tell() -> Table:
+            row, written = await self._store.write(write)
+            self._keep(row)
+            self.change_seq = max(self.change_seq, row.generation)
+            self.published_at = time.monotonic()
+            for watcher in self._watchers:
+                watcher.offer(key)
+            self._on_publish(written, hint)
+            return written
+
+        return await to_its_end(commit_and_tell())
 
     async def watch(
         self, namespace: str, target: str, since: int

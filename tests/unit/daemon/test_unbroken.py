@@ -1,0 +1,94 @@
+"""What is committed is also said in memory, though whoever asked for it goes away in between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.daemon.stores import Seen, with_store
+from tests.unit.rules.tables import table
+
+from nearhint_daemon.store import Store, queries
+from nearhint_daemon.tables import TableIndex
+
+LIMIT_S = 10.0
+PUSHED = table()
+KEY = (PUSHED.namespace, PUSHED.kernel, PUSHED.target)
+
+
+class Commit:
+    """A commit that has begun, and waits."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._goes_on = threading.Event()
+
+    def __call__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self.begun.set)
+        assert self._goes_on.wait(LIMIT_S)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+
+def test_watchers_get_a_table_whose_publisher_went_away_while_it_was_committed(
+    tmp_path: Path,
+) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        tables = TableIndex(store, clock=time.time)
+        watch = tables.watch(PUSHED.namespace, PUSHED.target, 0)
+        await anext(watch)
+        commit = Commit()
+        publishing = asyncio.ensure_future(tables.publish(PUSHED, beside=commit))
+        async with asyncio.timeout(LIMIT_S):
+            await commit.begun.wait()
+            publishing.cancel()
+            commit.go_on()
+            with pytest.raises(asyncio.CancelledError):
+                await publishing
+            await store.write(lambda tx: None)
+        kept = store.read_now(lambda reading: list(queries.newest_tables(reading)))
+        entry = tables.entry(KEY)
+        assert entry is not None
+        assert [row.generation for row in kept] == [entry.generation]
+        async with asyncio.timeout(LIMIT_S):
+            pushed, cursor = await anext(watch)
+        assert [each.generation for each in pushed] == [entry.generation] == [cursor]
+        await watch.aclose()  # type: ignore[attr-defined]
+
+    with_store(tmp_path, scenario)
+
+
+def test_who_went_away_while_a_table_was_committed_holds_it_until_then(tmp_path: Path) -> None:
+    """Whoever changes the Table next must begin with what was committed."""
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        tables = TableIndex(store, clock=time.time)
+        commit = Commit()
+        lock = asyncio.Lock()
+
+        async def change(reason: str, beside: Commit | None = None) -> None:
+            async with lock:
+                before = tables.newest(KEY) or PUSHED
+                words = f"{before.reason} {reason}".strip()
+                keep = beside or (lambda tx, generation: None)
+                await tables.publish(replace(before, reason=words), beside=keep)
+
+        first = asyncio.ensure_future(change("first", commit))
+        async with asyncio.timeout(LIMIT_S):
+            await commit.begun.wait()
+            first.cancel()
+            second = asyncio.ensure_future(change("second"))
+            await asyncio.sleep(0)
+            commit.go_on()
+            await second
+        newest = tables.newest(KEY)
+        assert newest is not None
+        assert newest.reason == "first second"
+
+    with_store(tmp_path, scenario)
