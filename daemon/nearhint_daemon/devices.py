@@ -25,6 +25,7 @@ from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import DevicePolicyRow, EventRow
 from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.turns import Order, Turns
+from nearhint_daemon.unbroken import to_its_end
 from nearhint_daemon.workers.errors import WorkersError, WorkerStartFailed
 from nearhint_proto import convert
 from nearhint_proto.v1 import worker_pb2
@@ -167,13 +168,16 @@ class Devices:
                 tx.put(DevicePolicyRow(slot.name, policy, actor, now))
                 tx.append(EventRow(0, "device_policy", slot.name, policy, actor, now))
 
-        await self._store.write(keep)
-        for slot in chosen:
-            slot.policy = policy
-            slot.idle_until_s = float("-inf")
-            slot.is_busy = False
-            logs.info("device_policy", device=slot.name, policy=policy, actor=actor)
-        self._announce()
+        async def keep_and_follow() -> None:
+            await self._store.write(keep)
+            for slot in chosen:
+                slot.policy = policy
+                slot.idle_until_s = float("-inf")
+                slot.is_busy = False
+                logs.info("device_policy", device=slot.name, policy=policy, actor=actor)
+            self._announce()
+
+        await to_its_end(keep_and_follow())
 
     def require(self, device: Device) -> None:
         """Raises `NoDevice` if no device here is, or may turn out to be, of this kind."""

@@ -7,13 +7,17 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.unit.daemon.stores import Seen, with_store
 from tests.unit.rules.tables import table
 
+from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.store import Store, queries
+from nearhint_daemon.store.rows import DevicePolicyRow
 from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.traffic.presence import Presence
 
 LIMIT_S = 10.0
 PUSHED = table()
@@ -90,5 +94,35 @@ def test_who_went_away_while_a_table_was_committed_holds_it_until_then(tmp_path:
         newest = tables.newest(KEY)
         assert newest is not None
         assert newest.reason == "first second"
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_policy_holds_that_was_committed_while_its_operator_went_away(tmp_path: Path) -> None:
+    class NoWorkers:
+        devices = ("cpu",)
+
+        def interrupt(self, device: str) -> None: ...
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        bench = cast(Bench, NoWorkers())
+        presence = Presence(monotonic=time.monotonic)
+        devices = Devices(bench, store, default_policy="always", clock=time.time, presence=presence)
+        ahead, behind = Commit(), Commit()
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+            group.create_task(store.write(ahead))
+            await ahead.begun.wait()
+            setting = group.create_task(devices.set_policy("cpu", "never", actor="me"))
+            await asyncio.sleep(0)
+            group.create_task(store.write(behind))
+            await asyncio.sleep(0)
+            ahead.go_on()
+            await behind.begun.wait()
+            setting.cancel()
+            behind.go_on()
+        assert setting.cancelled()
+        row = store.read_now(lambda reading: reading.get(DevicePolicyRow, "cpu"))
+        assert row is not None
+        assert [state.policy for state in devices.states()] == [row.policy] == ["never"]
 
     with_store(tmp_path, scenario)
