@@ -59,7 +59,7 @@ TOLD_CODES = frozenset({"DEVICE_FULL", "INTERNAL"})
 """Those of them that no other event tells an operator of."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Open:
     row: JobRow
     stored: asyncio.Future[None]
@@ -427,7 +427,10 @@ class JobQueue:
             self._pump(job.row.lane)
 
     async def _end(self, job: _Open, failure: BaseException | None) -> None:
-        """Keeps the outcome, then tells whoever waits, then lets go what was blocked."""
+        """Keeps the outcome, then tells whoever waits, then lets go what was blocked.
+
+        What waits for a job that is not done ends with it, in the same transaction.
+        """
         state, code, message = "done", "", ""
         if failure is not None:
             state = "cancelled" if isinstance(failure, JobCancelled) else "failed"
@@ -435,42 +438,58 @@ class JobQueue:
             message = str(failure) if isinstance(failure, DaemonError | WorkerLost) else "see logs"
             if code in TOLD_CODES:
                 logs.warning("job_failed", kind=job.row.kind, code=code, problem=repr(failure))
-        ended = replace(
-            job.row,
-            state=state,
-            code=code,
-            message=message[:1000],
-            lease_owner="",
-            finished_at_s=self._clock(),
-        )
-        self._mark(job, is_ending=True, is_done=state == "done")
+        ending = [job] if failure is None else self._with_what_needs(job)
+        ended = [
+            replace(
+                each.row,
+                state=state,
+                code=code,
+                message=message[:1000],
+                lease_owner="",
+                finished_at_s=self._clock(),
+            )
+            for each in ending
+        ]
+        for each in ending:
+            each.is_ending = True
         try:
-            await self._store.write(lambda tx: tx.put(ended))
+            await self._store.write(lambda tx: tx.put_all(ended))
         except StoreError:
-            self._mark(job, is_ending=False, is_done=state == "done")
+            for each in ending:
+                self._go_on(each)
             raise
-        job.row = ended
-        self._open.pop(ended.key, None)
+        for each, row in zip(ending, ended, strict=True):
+            self._tell(each, row)
+
+    def _with_what_needs(self, job: _Open) -> list[_Open]:
+        """A job, and all that waits for it to be done."""
+        found = [job]
+        for needed in found:
+            keys = dict.fromkeys(self._blocked.get(needed.row.key, ()))
+            waiting = (self._open[key] for key in keys if key in self._open)
+            found += (each for each in waiting if _waits_for(each, needed))
+        return found
+
+    def _go_on(self, job: _Open) -> None:
+        """What was to end did not; what it waited for may have ended meanwhile."""
+        job.is_ending = False
+        if job.row.state == "queued":
+            self._enqueue(job)
+            self._pump(job.row.lane)
+
+    def _tell(self, job: _Open, row: JobRow) -> None:
+        """Whoever waits for a job that has ended goes on."""
+        job.row = row
+        self._open.pop(row.key, None)
         job.ended.set()
-        self.on_end(ended)
+        self.on_end(row)
         for listener in job.listeners:
-            listener(ended)
-        for key in self._blocked.pop(ended.key, ()):
+            listener(row)
+        for key in self._blocked.pop(row.key, ()):
             waiting = self._open.get(key)
-            if waiting is None:
-                continue
-            if state == "done":
+            if waiting is not None and _waits_for(waiting, job):
                 self._enqueue(waiting)
                 self._pump(waiting.row.lane)
-            else:
-                await self._end(waiting, failure)
-
-    def _mark(self, job: _Open, *, is_ending: bool, is_done: bool) -> None:
-        """The outcome of a job is decided, and so is that of what needs it, unless it is done."""
-        job.is_ending = is_ending
-        for key in () if is_done else self._blocked.get(job.row.key, ()):
-            if key in self._open:
-                self._mark(self._open[key], is_ending=is_ending, is_done=False)
 
     async def _keep(self) -> None:
         """Renews the leases of running jobs, and tries whether a full disk takes writes again."""
@@ -513,6 +532,12 @@ class JobQueue:
             await self._store.write(lambda tx: tx.put_all(rows))
         except StoreError:
             logs.warning("leases_not_renewed", jobs=len(rows))
+
+
+def _waits_for(job: _Open, needed: _Open) -> bool:
+    """Whether a job waits for another; its key may be another job's since it began to."""
+    is_waiting = job.row.state == "queued" and not job.is_ending
+    return is_waiting and job.row.requires == needed.row.key
 
 
 def _uncounted(job: _Open) -> JobRow:

@@ -1,0 +1,129 @@
+"""How jobs end: once, for good, with all that needs them, and so that nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.daemon.test_jobs import spec, with_queue
+
+from nearhint_daemon.errors import NoVariant, StoreReadOnly
+from nearhint_daemon.jobs import JobQueue
+from nearhint_daemon.jobs import queue as job_queue
+from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store.rows import JobRow
+
+LIMIT_S = 10.0
+
+
+class FullAt:
+    """A disk that takes no write that has such a row."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, key: str, state: str) -> None:
+        self.key, self.state = key, state
+        self.refused = 0
+        self.is_full = True
+        put = Writing._write
+
+        def write(tx: Writing, row: Any, statement: str, seq: int) -> int:
+            is_it = isinstance(row, JobRow) and (row.key, row.state) == (self.key, self.state)
+            if self.is_full and is_it:
+                self.refused += 1
+                raise StoreReadOnly("the disk takes no writes now")
+            return put(tx, row, statement, seq)
+
+        monkeypatch.setattr(Writing, "_write", write)
+
+
+class Held:
+    """A store whose writer waits."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._goes_on = threading.Event()
+
+    async def __aenter__(self) -> Held:
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wait(tx: Writing) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            assert self._goes_on.wait(LIMIT_S)
+
+        self._writing = asyncio.ensure_future(self._store.write(wait))
+        await begun.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._goes_on.set()
+        await self._writing
+
+
+async def stored(store: Store, *keys: str) -> dict[str, JobRow]:
+    """The rows of these jobs, once what was queued is written."""
+    await store.write(lambda tx: None)
+    return await store.read(lambda reading: queries.jobs_by_key(reading, keys))
+
+
+async def soon(condition: Any) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_what_needs_a_failed_job_ends_with_it_or_is_tried_again_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_queue, "PUT_OFF_S", 0.0)
+    monkeypatch.setattr(job_queue, "HEAL_S", 0.01)
+    disk = FullAt(monkeypatch, "b", "failed")
+
+    async def fail(row: JobRow, payload: Mapping[str, Any]) -> None:
+        raise NoVariant("nothing compiles")
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        wanted = [spec("a"), spec("b", requires="a"), spec("c", requires="a")]
+        await queue.ensure(wanted)
+        await soon(lambda: disk.refused)
+        disk.is_full = False
+        await soon(lambda: not queue.open_among(["a", "b", "c"]))
+        rows = await stored(store, "a", "b", "c")
+        assert {key: row.state for key, row in rows.items()} == dict.fromkeys("abc", "failed")
+        async with asyncio.timeout(LIMIT_S):
+            await queue.ensure(wanted)
+
+    with_queue(tmp_path, scenario, handler=fail)
+
+
+def test_a_job_that_needs_none_any_more_does_not_end_with_one_that_its_key_once_needed(
+    tmp_path: Path,
+) -> None:
+    fails, goes_on = asyncio.Event(), asyncio.Event()
+    told: list[str] = []
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        if row.key == "a":
+            await fails.wait()
+            raise NoVariant("nothing compiles")
+        await goes_on.wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        def listener(row: JobRow) -> None:
+            told.append(row.state)
+
+        await queue.ensure([spec("a"), spec("b", requires="a")])
+        assert queue.listen("b", listener)
+        await queue.cancel("b", listener)
+        await queue.ensure([spec("b", lane="apart")])
+        assert queue.listen("b", listener)
+        fails.set()
+        await soon(lambda: not queue.open_among(["a"]))
+        goes_on.set()
+        await soon(lambda: not queue.open_among(["b"]))
+        assert told == ["done"]
+
+    with_queue(tmp_path, scenario, handler=work)
