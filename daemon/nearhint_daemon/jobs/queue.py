@@ -525,7 +525,7 @@ class JobQueue:
     async def _renew(self, expires_s: float) -> None:
         rows: list[JobRow] = []
         for job in self._open.values():
-            if job.row.state == "running":
+            if job.row.state == "running" and not job.is_ending:
                 job.row = replace(job.row, lease_expires_s=expires_s)
                 rows.append(job.row)
         try:

@@ -127,3 +127,24 @@ def test_a_job_that_needs_none_any_more_does_not_end_with_one_that_its_key_once_
         assert told == ["done"]
 
     with_queue(tmp_path, scenario, handler=work)
+
+
+def test_the_lease_of_a_job_that_is_ending_is_not_renewed(tmp_path: Path) -> None:
+    """Where a row says "running" after the end, nobody runs it, and nobody may ask for it."""
+    goes_on = asyncio.Event()
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        await goes_on.wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("a")])
+        async with Held(store):
+            goes_on.set()
+            await soon(lambda: not queue.running())
+            renewed = asyncio.ensure_future(queue._renew(0.0))
+            await asyncio.sleep(0)
+        await renewed
+        await soon(lambda: not queue.open_among(["a"]))
+        assert (await stored(store, "a"))["a"].state == "done"
+
+    with_queue(tmp_path, scenario, handler=work)
