@@ -198,7 +198,7 @@ class JobQueue:
         if job is None or listener not in job.listeners:
             return
         job.listeners.remove(listener)
-        if job.listeners:
+        if job.listeners or job.is_ending:
             return
         if job.task is not None:
             job.task.cancel()

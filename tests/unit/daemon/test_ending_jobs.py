@@ -148,3 +148,30 @@ def test_the_lease_of_a_job_that_is_ending_is_not_renewed(tmp_path: Path) -> Non
         assert (await stored(store, "a"))["a"].state == "done"
 
     with_queue(tmp_path, scenario, handler=work)
+
+
+def test_cancelling_a_job_that_is_ending_leaves_its_outcome(tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+    order: list[str] = []
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        await goes_on.wait()
+        order.append(row.key)
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        def listener(row: JobRow) -> None: ...
+
+        await queue.ensure([spec("a"), spec("b", requires="a")])
+        assert queue.listen("a", listener)
+        async with Held(store):
+            goes_on.set()
+            await soon(lambda: not queue.running())
+            cancelled = asyncio.ensure_future(queue.cancel("a", listener))
+            await asyncio.sleep(0)
+        await cancelled
+        await soon(lambda: not queue.open_among(["a", "b"]))
+        rows = await stored(store, "a", "b")
+        assert {key: row.state for key, row in rows.items()} == {"a": "done", "b": "done"}
+        assert order == ["a", "b"]
+
+    with_queue(tmp_path, scenario, handler=work)
