@@ -201,6 +201,7 @@ class JobQueue:
         if job.listeners or job.is_ending:
             return
         if job.task is not None:
+            job.is_ending = True
             job.task.cancel()
         else:
             await self._end(job, JobCancelled("nobody waits for it any more"))
@@ -406,6 +407,7 @@ class JobQueue:
         job.losses += is_transient
         if is_transient and job.losses < ATTEMPTS:
             logs.warning("job_retried", kind=row.kind, key=row.key, problem=repr(failure))
+            job.is_ending = False
             job.row = replace(row, state="queued", lease_owner="")
             self._enqueue(job)
             return
@@ -418,6 +420,7 @@ class JobQueue:
 
     def _put_off(self, job: _Open) -> None:
         """The store took nothing: the job is tried again after a while, at no attempt's cost."""
+        job.is_ending = False
         job.row = _uncounted(job)
         asyncio.get_running_loop().call_later(PUT_OFF_S, self._take_up, job)
 

@@ -175,3 +175,40 @@ def test_cancelling_a_job_that_is_ending_leaves_its_outcome(tmp_path: Path) -> N
         assert order == ["a", "b"]
 
     with_queue(tmp_path, scenario, handler=work)
+
+
+def test_who_asks_for_a_job_that_is_being_cancelled_gets_a_new_one(tmp_path: Path) -> None:
+    """A worker that has it takes a while to be gone."""
+    begun, cleaned_up = asyncio.Event(), asyncio.Event()
+    runs: list[str] = []
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        runs.append(row.key)
+        if len(runs) > 1:
+            return
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await cleaned_up.wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        told: list[str] = []
+
+        def first(row: JobRow) -> None: ...
+
+        await queue.ensure([spec("a")])
+        assert queue.listen("a", first)
+        await begun.wait()
+        await queue.cancel("a", first)
+        asking = asyncio.ensure_future(queue.ensure([spec("a")]))
+        asking.add_done_callback(lambda done: queue.listen("a", lambda row: told.append(row.state)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        cleaned_up.set()
+        async with asyncio.timeout(LIMIT_S):
+            await asking
+        await soon(lambda: not queue.open_among(["a"]))
+        assert told == ["done"]
+
+    with_queue(tmp_path, scenario, handler=work)
