@@ -315,6 +315,7 @@ class JobQueue:
         except Exception as error:
             for job in made:
                 del self._open[job.row.key]
+                job.ended.set()
                 job.stored.set_exception(error)
                 job.stored.exception()  # whoever waits gets it; nobody may be waiting
             raise

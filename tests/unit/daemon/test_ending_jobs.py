@@ -12,7 +12,7 @@ import pytest
 from tests.unit.daemon.test_jobs import spec, with_queue
 
 from nearhint_daemon.errors import NoVariant, StoreReadOnly
-from nearhint_daemon.jobs import JobQueue
+from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.jobs import queue as job_queue
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
@@ -212,3 +212,20 @@ def test_who_asks_for_a_job_that_is_being_cancelled_gets_a_new_one(tmp_path: Pat
         assert told == ["done"]
 
     with_queue(tmp_path, scenario, handler=work)
+
+
+def test_nobody_waits_for_the_end_of_a_job_that_could_not_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FullAt(monkeypatch, "a", "queued")
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        asking = asyncio.ensure_future(queue.ensure([spec("a")]))
+        await soon(lambda: queue.open_among(["a"]))
+        waiting = asyncio.ensure_future(queue.ended_under(("a",), priority=Priority.REFINEMENT))
+        with pytest.raises(StoreReadOnly):
+            await asking
+        async with asyncio.timeout(LIMIT_S):
+            await waiting
+
+    with_queue(tmp_path, scenario)
