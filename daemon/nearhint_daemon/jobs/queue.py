@@ -120,13 +120,15 @@ class JobQueue:
     async def stop(self) -> None:
         """Stops running jobs; they stay durable and are taken up by the next start."""
         self._is_running = False
-        tasks = [job.task for job in self._open.values() if job.task is not None]
+        taken_up = [job for job in self._open.values() if job.task is not None]
+        tasks = [job.task for job in taken_up if job.task is not None]
         if self._keeper is not None:
             tasks.append(self._keeper)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        running = [job for job in self._open.values() if job.row.state == "running"]
+        # What was ending before, or has ended meanwhile, keeps its outcome.
+        running = [job for job in taken_up if job.row.state == "running"]
 
         def give_back(tx: Writing) -> None:
             for job in running:

@@ -229,3 +229,23 @@ def test_nobody_waits_for_the_end_of_a_job_that_could_not_be_kept(
             await waiting
 
     with_queue(tmp_path, scenario)
+
+
+def test_a_job_that_ends_while_the_daemon_stops_is_not_given_back(tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        await goes_on.wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("a")])
+        async with Held(store):
+            goes_on.set()
+            await soon(lambda: not queue.running())
+            stopping = asyncio.ensure_future(queue.stop())
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await stopping
+        assert (await stored(store, "a"))["a"].state == "done"
+
+    with_queue(tmp_path, scenario, handler=work)
