@@ -110,8 +110,9 @@ class JobQueue:
     async def start(self) -> None:
         """Takes up what an earlier daemon left, and starts."""
         left = await self._store.read(lambda reading: tuple(queries.open_jobs(reading)))
-        for row in left:
-            await self._take_over(row)
+        # All are there before any is placed: one may need what comes after it.
+        for job in [self._take_over(row) for row in left]:
+            await self._place(job)
         self._is_running = True
         self._keeper = asyncio.create_task(self._keep(), name="jobs-keeper")
         for lane in self._lanes:
@@ -269,14 +270,18 @@ class JobQueue:
         is_fresh = 0.0 <= self._clock() - row.finished_at_s < RETRY_S
         return row.code in PASSING_CODES and not is_fresh
 
-    async def _take_over(self, row: JobRow) -> None:
+    def _take_over(self, row: JobRow) -> _Open:
         # The daemon may have ended for any of the jobs that were running, or for none of them.
         # Whoever was there too often runs one at a time, apart from the others.
         is_suspect = row.attempts >= RESTARTS
         lane = row.lane if row.lane.startswith(SUSPECTS) or not is_suspect else SUSPECTS + row.lane
         job = self._admit(replace(row, state="queued", lease_owner="", lane=lane))
         job.stored.set_result(None)
-        if row.attempts >= RESTARTS + SUSPECTED_RESTARTS:
+        return job
+
+    async def _place(self, job: _Open) -> None:
+        """One that was left is taken up in its turn, or given up."""
+        if job.row.attempts >= RESTARTS + SUSPECTED_RESTARTS:
             await self._end(job, DaemonError("the daemon ended during it, again and again"))
             return
         self._enqueue(job)

@@ -249,3 +249,24 @@ def test_a_job_that_ends_while_the_daemon_stops_is_not_given_back(tmp_path: Path
         assert (await stored(store, "a"))["a"].state == "done"
 
     with_queue(tmp_path, scenario, handler=work)
+
+
+def test_after_a_start_jobs_wait_for_what_they_need_whichever_is_read_first(
+    tmp_path: Path,
+) -> None:
+    order: list[str] = []
+
+    async def note(row: JobRow, payload: Mapping[str, Any]) -> None:
+        order.append(row.key)
+
+    async def leave(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("tune"), spec("refine", lane="apart", requires="tune")])
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.start()
+        await soon(lambda: not queue.open_among(["tune", "refine"]))
+        await queue.stop()
+        assert order == ["tune", "refine"]
+
+    with_queue(tmp_path, leave, is_started=False)
+    with_queue(tmp_path, scenario, handler=note, is_started=False)
