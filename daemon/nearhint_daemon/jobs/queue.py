@@ -112,7 +112,8 @@ class JobQueue:
         left = await self._store.read(lambda reading: tuple(queries.open_jobs(reading)))
         # All are there before any is placed: one may need what comes after it.
         for job in [self._take_over(row) for row in left]:
-            await self._place(job)
+            if not job.ended.is_set():
+                await self._place(job)
         self._is_running = True
         self._keeper = asyncio.create_task(self._keep(), name="jobs-keeper")
         for lane in self._lanes:
@@ -282,7 +283,8 @@ class JobQueue:
     async def _place(self, job: _Open) -> None:
         """One that was left is taken up in its turn, or given up."""
         if job.row.attempts >= RESTARTS + SUSPECTED_RESTARTS:
-            await self._end(job, DaemonError("the daemon ended during it, again and again"))
+            with suppress(StoreError):  # the disk is full: it has its turn, and the next start
+                await self._end(job, DaemonError("the daemon ended during it, again and again"))
             return
         self._enqueue(job)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.daemon.test_jobs import spec, with_queue
+from tests.unit.daemon.test_jobs import left_running, spec, with_queue
 
 from nearhint_daemon.errors import NoVariant, StoreReadOnly
-from nearhint_daemon.jobs import JobQueue, Priority
+from nearhint_daemon.jobs import RESTARTS, SUSPECTED_RESTARTS, JobQueue, Priority
 from nearhint_daemon.jobs import queue as job_queue
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
@@ -270,3 +270,21 @@ def test_after_a_start_jobs_wait_for_what_they_need_whichever_is_read_first(
 
     with_queue(tmp_path, leave, is_started=False)
     with_queue(tmp_path, scenario, handler=note, is_started=False)
+
+
+def test_a_daemon_starts_on_a_full_disk_with_a_job_that_is_to_be_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison = left_running("poison", attempts=RESTARTS + SUSPECTED_RESTARTS)
+    disk = FullAt(monkeypatch, "poison", "failed")
+
+    async def leave(queue: JobQueue, store: Store) -> None:
+        await store.write(lambda tx: tx.put(poison))
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.start()
+        assert disk.refused
+        await queue.stop()
+
+    with_queue(tmp_path, leave, is_started=False)
+    with_queue(tmp_path, scenario, is_started=False)
