@@ -15,6 +15,7 @@ from enum import Enum
 from nearhint_daemon.errors import BudgetSpent, OperationUnknown, QueueFull
 from nearhint_daemon.jobs import OPEN_STATES, JobQueue
 from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.unbroken import to_its_end
 
 OPERATIONS_LIMIT = 10_000
 
@@ -114,10 +115,13 @@ class Operations:
         operation = self.get(operation_id)
         if operation.state is OperationState.RUNNING:
             operation.state = OperationState.CANCELLED
-            for key in tuple(operation.open_keys):
-                await self._jobs.cancel(key, operation.job_ended)
+            await to_its_end(self._let_go(operation))
             operation.announce()
         return operation
+
+    async def _let_go(self, operation: Operation) -> None:
+        for key in tuple(operation.open_keys):
+            await self._jobs.cancel(key, operation.job_ended)
 
     def running(self) -> int:
         """Operations that have not ended."""

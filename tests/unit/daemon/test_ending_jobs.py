@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.unit.daemon.test_jobs import left_running, spec, with_queue
 from nearhint_daemon.errors import NoVariant, StoreReadOnly
 from nearhint_daemon.jobs import RESTARTS, SUSPECTED_RESTARTS, JobQueue, Priority
 from nearhint_daemon.jobs import queue as job_queue
+from nearhint_daemon.operations import Operations
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
 
@@ -287,4 +289,22 @@ def test_a_daemon_starts_on_a_full_disk_with_a_job_that_is_to_be_given_up(
         await queue.stop()
 
     with_queue(tmp_path, leave, is_started=False)
+    with_queue(tmp_path, scenario, is_started=False)
+
+
+def test_who_goes_away_while_cancelling_leaves_nothing_half_cancelled(tmp_path: Path) -> None:
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        operations = Operations(queue, clock=time.time)
+        operation = operations.create(await queue.ensure([spec("a"), spec("b")]))
+        async with Held(store):
+            cancelling = asyncio.ensure_future(operations.cancel(operation.id))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            cancelling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelling
+        assert not queue.open_among(["a", "b"])
+        async with asyncio.timeout(LIMIT_S):
+            await queue.ensure([spec("a")])
+
     with_queue(tmp_path, scenario, is_started=False)
