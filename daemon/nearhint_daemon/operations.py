@@ -111,12 +111,15 @@ class Operations:
             await changed.wait()
 
     async def cancel(self, operation_id: str) -> Operation:
-        """Stops waiting; work that nobody else waits for is cancelled."""
+        """Stops waiting; work that nobody else waits for is cancelled.
+
+        Raises `StoreReadOnly` where some of it could not be: it may be cancelled again.
+        """
         operation = self.get(operation_id)
-        if operation.state is OperationState.RUNNING:
+        if operation.state in (OperationState.RUNNING, OperationState.CANCELLED):
             operation.state = OperationState.CANCELLED
-            await to_its_end(self._let_go(operation))
             operation.announce()
+            await to_its_end(self._let_go(operation))
         return operation
 
     async def _let_go(self, operation: Operation) -> None:

@@ -197,7 +197,10 @@ class JobQueue:
             await job.ended.wait()
 
     async def cancel(self, key: str, listener: Listener) -> None:
-        """`listener` no longer waits; a job that nobody waits for is cancelled."""
+        """`listener` no longer waits; a job that nobody waits for is cancelled.
+
+        Raises `StoreReadOnly` where that could not be kept; the listener then waits still.
+        """
         job = self._open.get(key)
         if job is None or listener not in job.listeners:
             return
@@ -207,8 +210,12 @@ class JobQueue:
         if job.task is not None:
             job.is_ending = True
             job.task.cancel()
-        else:
+            return
+        try:
             await self._end(job, JobCancelled("nobody waits for it any more"))
+        except StoreError:
+            job.listeners.append(listener)
+            raise
 
     def reheat(self) -> None:
         """Orders what waits by what is hot now."""

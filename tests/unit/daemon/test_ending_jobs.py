@@ -15,7 +15,7 @@ from tests.unit.daemon.test_jobs import left_running, spec, with_queue
 from nearhint_daemon.errors import NoVariant, StoreReadOnly
 from nearhint_daemon.jobs import RESTARTS, SUSPECTED_RESTARTS, JobQueue, Priority
 from nearhint_daemon.jobs import queue as job_queue
-from nearhint_daemon.operations import Operations
+from nearhint_daemon.operations import Operations, OperationState
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
 
@@ -306,5 +306,26 @@ def test_who_goes_away_while_cancelling_leaves_nothing_half_cancelled(tmp_path: 
         assert not queue.open_among(["a", "b"])
         async with asyncio.timeout(LIMIT_S):
             await queue.ensure([spec("a")])
+
+    with_queue(tmp_path, scenario, is_started=False)
+
+
+def test_an_operation_may_be_cancelled_again_after_the_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullAt(monkeypatch, "a", "cancelled")
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        operations = Operations(queue, clock=time.time)
+        operation = operations.create(await queue.ensure([spec("a")]))
+        watch = operations.watch(operation.id)
+        await anext(watch)
+        with pytest.raises(StoreReadOnly):
+            await operations.cancel(operation.id)
+        async with asyncio.timeout(LIMIT_S):
+            assert (await anext(watch)).state is OperationState.CANCELLED
+        disk.is_full = False
+        await operations.cancel(operation.id)
+        assert not queue.open_among(["a"])
 
     with_queue(tmp_path, scenario, is_started=False)
