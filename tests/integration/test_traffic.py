@@ -300,6 +300,20 @@ def test_what_cannot_be_tuned_is_not_tried_again_and_again(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+def test_hints_that_a_full_queue_refused_are_asked_for_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, traffic_half_life_s=HALF_LIFE_S) as daemon:
+            replay = await replayed(daemon, 16)
+            room, daemon.core.jobs._limit = daemon.core.jobs._limit, 0
+            await replay.run([3000], reports=2)
+            assert replay.hints() == [16]
+            daemon.core.jobs._limit = room
+            await replay.run([3000], reports=2)
+            assert replay.hints() == [16, 3000]
+
+    asyncio.run(scenario())
+
+
 def test_traffic_survives_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:

@@ -310,12 +310,16 @@ class Placer:
         if not fresh:
             return 0
         wanted = [each for name in fresh for each in self._decided[key][name][1].wanted]
-        if wanted:
-            await self._tune(key, wanted)
-        else:
-            await self._let_go(key, table)
         soon = refused.union(each.site for each in wanted)
-        await self._probe(key, table, [each for each in met if each.site not in soon])
+        try:
+            if wanted:
+                await self._tune(key, wanted)
+            else:
+                await self._let_go(key, table)
+            await self._probe(key, table, [each for each in met if each.site not in soon])
+        except BaseException:
+            del self._decided[key]  # what was decided is not done
+            raise
         return len(fresh)
 
     async def _decide(
@@ -395,8 +399,8 @@ class Placer:
             ]
             await self._jobs.ensure(specs)
             opened |= {spec.key: frozenset([met.site]) for spec in specs}
-        if opened:
             self._open[key] = opened
+        if opened:
             self._observer.hints_wanted(len(set(opened.values())))
 
     async def _probe(self, key: TableKey, table: Table, met: Sequence[Met]) -> None:
