@@ -13,7 +13,7 @@ from typing import TypeVar
 from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, BudgetSpent, WorkerRefused
 from nearhint_daemon.operating.quarantine import Quarantine
-from nearhint_daemon.store import Store
+from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import KernelRow, VariantRow
 from nearhint_daemon.tuning import budgets
 from nearhint_daemon.turns import Order
@@ -91,7 +91,9 @@ class Variants:
             return row
         return await self._single_flight(
             ("verify", key),
-            lambda: self._verify(row, kernel, sizes, threads=threads, devices=devices, order=order),
+            lambda: self._verify(
+                row, kernel, target, sizes, threads=threads, devices=devices, order=order
+            ),
         )
 
     async def candidate(self, row: VariantRow) -> pb.Candidate:
@@ -117,11 +119,21 @@ class Variants:
         return self._quarantine.bar_on(row) is not None
 
     async def restored(self, row: VariantRow, kernel: KernelRow, target: Target) -> bool:
-        """Compiles a Variant whose binary was lost; whether the very same bytes came out."""
+        """Compiles a Variant whose binary was lost; whether the very same bytes came out.
+
+        What was forgotten with its binary is known again.
+        """
         compiled = await self._workshop.compile(kernel.ir, row.schedule, target, order=(0, 0))
         if content_hash(compiled.binary) != row.artifact:
             return False
         await self._store.put_artifact(compiled.binary)
+        key = (row.namespace, row.kernel, row.target, row.schedule, row.compiler_version)
+
+        def know(tx: Writing) -> None:
+            if tx.get(VariantRow, *key) is None:
+                tx.put(row)
+
+        await self._store.write(know)
         return True
 
     def _key(self, kernel: KernelRow, schedule: str, target: Target) -> VariantKey:
@@ -206,6 +218,7 @@ class Variants:
         self,
         row: VariantRow,
         kernel: KernelRow,
+        target: Target,
         sizes: Mapping[str, int],
         *,
         threads: int,
@@ -214,8 +227,10 @@ class Variants:
     ) -> VariantRow:
         try:
             candidate = await self.candidate(row)
-        except (ArtifactCorrupt, ArtifactUnknown) as error:
-            return await self.reject(row, str(error))
+        except (ArtifactCorrupt, ArtifactUnknown):
+            if not await self.restored(row, kernel, target):
+                return await self.reject(row, LOST)
+            candidate = await self.candidate(row)
         verdict = await self._attempt(
             row,
             lambda: self._workshop.verify(

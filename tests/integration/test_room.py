@@ -1,0 +1,51 @@
+"""Room that is made in a full store takes nothing away from what is being tuned."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.integration.daemon_in_process import Running, running
+from tests.integration.fake_workers import chain
+
+from nearhint_daemon.store import Writing, queries
+from nearhint_daemon.store.rows import ArtifactRow, VariantRow
+from nearhint_proto.v1 import worker_pb2
+
+
+async def evict(daemon: Running, row: VariantRow) -> None:
+    """What making room does to a binary that no Table ranks."""
+
+    def delete(tx: Writing) -> None:
+        queries.forget_variants_of(tx, row.artifact)
+        tx.delete(ArtifactRow, row.artifact, actor="", reason="", at_s=0.0)
+
+    await daemon.core.store.write(delete)
+    daemon.core.store.files.remove(row.artifact)
+
+
+def test_a_binary_that_went_before_it_was_verified_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            gone: list[str] = []
+            candidate = daemon.core.variants.candidate
+
+            async def candidate_of(row: VariantRow) -> worker_pb2.Candidate:
+                if row.state == "compiled" and row.id not in gone:
+                    gone.append(row.id)
+                    await evict(daemon, row)
+                return await candidate(row)
+
+            monkeypatch.setattr(daemon.core.variants, "candidate", candidate_of)
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            assert daemon.compile.asked["compile_variant"] == 2 * len(gone)
+            (table,) = await daemon.client.tables_of(registered)
+            assert {variant.id for variant in table.variants}.intersection(gone)
+            for variant in table.variants:
+                assert await daemon.client.fetch(variant.artifact.sha256)
+
+    asyncio.run(scenario())
