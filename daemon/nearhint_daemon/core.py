@@ -231,7 +231,13 @@ class Core:
             compiler_version=COMPILER_VERSION,
         )
         self.restorer = Restorer(
-            self.store, self.programs, self.variants, self.tables, self.publisher, self.jobs
+            self.store,
+            self.programs,
+            self.variants,
+            self.tables,
+            self.publisher,
+            contests,
+            self.jobs,
         )
         self.interventions = Interventions(
             self.store,

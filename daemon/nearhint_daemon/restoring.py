@@ -9,10 +9,11 @@ from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
 from nearhint_daemon.programs import Programs
-from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store import Reading, Store, Writing, queries
 from nearhint_daemon.store.rows import ArtifactRow, JobRow, VariantRow
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.tuning.contests import Contests
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.variants import LOST, Variants
 
@@ -31,6 +32,7 @@ class Restorer:
         variants: Variants,
         tables: TableIndex,
         publisher: Publisher,
+        contests: Contests,
         jobs: JobQueue,
     ) -> None:
         self._store = store
@@ -38,6 +40,7 @@ class Restorer:
         self._variants = variants
         self._tables = tables
         self._publisher = publisher
+        self._contests = contests
         self._jobs = jobs
         self._used: dict[str, int] = {}
         self.is_full = False
@@ -74,6 +77,7 @@ class Restorer:
     async def make_room(self, limit_bytes: int) -> None:
         """Drops the least recently used binaries that no Table ranks, if the store is too big.
 
+        Those of Kernels that are being tuned stay, as some of them are about to be ranked.
         `is_full` says whether it was: nothing new is then registered until there is room.
         """
         size = sum((await asyncio.to_thread(self._store.size_bytes)).values())
@@ -108,14 +112,28 @@ class Restorer:
             ]
         )
 
+    def _in_hand(self) -> frozenset[str]:
+        """The hashes of the binaries of Kernels that are being tuned."""
+
+        def read(reading: Reading) -> frozenset[str]:
+            return frozenset(
+                row.artifact
+                for namespace, kernel, target in self._contests.under_way()
+                for row in reading.where(
+                    VariantRow, namespace=namespace, kernel=kernel, target=target
+                )
+            )
+
+        return self._store.read_now(read)
+
     async def _evict(self, wanted_bytes: int) -> None:
-        ranked = self._tables.artifacts()
         rows = await self._store.read(queries.artifacts_by_use)
+        kept = self._tables.artifacts() | self._in_hand()
         gone: list[ArtifactRow] = []
         for row in rows:
             if wanted_bytes <= 0:
                 break
-            if row.sha256 not in ranked:
+            if row.sha256 not in kept:
                 gone.append(row)
                 wanted_bytes -= row.size_bytes
         at_s = self._store.now()

@@ -11,7 +11,10 @@ from tests.integration.fake_workers import chain
 
 from nearhint_daemon.store import Writing, queries
 from nearhint_daemon.store.rows import ArtifactRow, VariantRow
+from nearhint_daemon.tuning.publishing import Timed
+from nearhint_daemon.tuning.tasks import Task
 from nearhint_proto.v1 import worker_pb2
+from nearhint_rules.table import Table
 
 
 async def evict(daemon: Running, row: VariantRow) -> None:
@@ -45,6 +48,28 @@ def test_a_binary_that_went_before_it_was_verified_is_made_again(
             assert daemon.compile.asked["compile_variant"] == 2 * len(gone)
             (table,) = await daemon.client.tables_of(registered)
             assert {variant.id for variant in table.variants}.intersection(gone)
+            for variant in table.variants:
+                assert await daemon.client.fetch(variant.artifact.sha256)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_being_tuned_makes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Table that is published while room is made has all of its binaries."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            publish = daemon.core.publisher.publish
+
+            async def after_room_was_made(task: Task, timed: Timed, *, tier: int) -> Table:
+                await daemon.core.restorer.make_room(0)
+                return await publish(task, timed, tier=tier)
+
+            monkeypatch.setattr(daemon.core.publisher, "publish", after_room_was_made)
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            (table,) = await daemon.client.tables_of(registered)
+            assert table.hints
             for variant in table.variants:
                 assert await daemon.client.fetch(variant.artifact.sha256)
 

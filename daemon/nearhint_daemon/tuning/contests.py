@@ -53,6 +53,10 @@ class Contests:
         """Held by whoever is about to change a hint's row."""
         return self._hints.setdefault((task.table_key, task.dims), asyncio.Lock())
 
+    def under_way(self) -> frozenset[TableKey]:
+        """The Tables of which a hint is about to change."""
+        return frozenset(key for (key, _), lock in self._hints.items() if lock.locked())
+
     async def ready(self, task: Task, schedules: Sequence[str]) -> list[VariantRow]:
         """Those of these Schedules that compile and verify, each binary once."""
         rows = await asyncio.gather(*(self.passed(task, schedule) for schedule in schedules))
