@@ -210,22 +210,20 @@ class Devices:
 
     @asynccontextmanager
     async def turn(self, names: Sequence[str], order: Order) -> AsyncGenerator[str, None]:
-        """Holds the first of these devices (by waiting line) as soon as its policy allows.
+        """Holds the first of these devices (by waiting line) whose policy allows it.
 
         A refinement that holds it gives way, if it can, to what is more urgent.
         """
-        name = min(names, key=lambda name: self._slots[name].turns.waiting())
-        slot = self._slots[name]
         while True:
-            await self._allowed(slot)
+            slot = await self._allowed([self._slots[name] for name in names])
             if order < (Priority.REFINEMENT,) <= slot.held_by:
-                self._bench.interrupt(name)
+                self._bench.interrupt(slot.name)
             async with slot.turns.take(order):
                 # The policy may have changed while this was waiting.
                 if await self._may_run(slot):
                     slot.held_by = order
                     try:
-                        yield name
+                        yield slot.name
                     finally:
                         slot.held_by = ()
                     return
@@ -247,17 +245,19 @@ class Devices:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def _allowed(self, slot: _Slot) -> None:
-        while not await self._may_run(slot):
+    async def _allowed(self, slots: Sequence[_Slot]) -> _Slot:
+        """The one of these with the shortest line that may be used, as soon as one may."""
+        while True:
             changed = self._changed
-            if slot.policy == "never":
+            for slot in sorted(slots, key=lambda slot: slot.turns.waiting() + bool(slot.held_by)):
+                if await self._may_run(slot):
+                    return slot
+            if all(slot.policy == "never" for slot in slots):
                 await changed.wait()
                 continue
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_POLL_S):
                     await changed.wait()
-            except TimeoutError:
-                continue
 
     async def _may_run(self, slot: _Slot) -> bool:
         if slot.policy != "idle":

@@ -322,3 +322,40 @@ def test_turns_are_given_by_order_then_arrival() -> None:
 
     asyncio.run(scenario())
     assert served == ["a", "b", "b later"]
+
+
+TWO = ("cuda:0", "cuda:1")
+
+
+async def turn_of(devices: Devices) -> str:
+    async with asyncio.timeout(10), devices.turn(TWO, (1,)) as name:
+        return name
+
+
+def test_a_device_that_must_not_be_used_holds_nothing_up_that_another_may_do(
+    tmp_path: Path,
+) -> None:
+    async def scenario(devices: Devices) -> None:
+        await devices.set_policy("cuda:0", "never", actor="ann")
+        assert await turn_of(devices) == "cuda:1"
+
+    with_devices(tmp_path, scenario, bench=FakeBenchPool(devices=TWO))
+
+
+def test_of_several_devices_the_first_that_may_be_used_again_is_taken(tmp_path: Path) -> None:
+    async def scenario(devices: Devices) -> None:
+        await devices.set_policy("cuda", "never", actor="ann")
+        using = asyncio.create_task(turn_of(devices))
+        await asyncio.sleep(0)
+        await devices.set_policy("cuda:1", "always", actor="ann")
+        assert await using == "cuda:1"
+
+    with_devices(tmp_path, scenario, bench=FakeBenchPool(devices=TWO))
+
+
+def test_a_device_that_is_held_is_not_waited_for_where_another_is_free(tmp_path: Path) -> None:
+    async def scenario(devices: Devices) -> None:
+        async with devices.turn(TWO, (1,)) as held:
+            assert {held, await turn_of(devices)} == set(TWO)
+
+    with_devices(tmp_path, scenario, bench=FakeBenchPool(devices=TWO))
