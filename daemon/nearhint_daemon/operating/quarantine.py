@@ -52,8 +52,9 @@ class Quarantine:
         logs.warning("worker_lost", kind=kind, key=key, failures=failures, problem=str(loss))
         if failures < FAILURES:
             return None
-        del self._failures[key]
-        return await self.give_up(key, kind=kind, loss=loss, failures=failures)
+        row = await self.give_up(key, kind=kind, loss=loss, failures=failures)
+        self._failures.pop(key, None)
+        return row
 
     async def give_up(
         self, key: str, *, kind: str, loss: WorkerLost, failures: int = FAILURES

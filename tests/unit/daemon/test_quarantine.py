@@ -1,0 +1,36 @@
+"""What a lost worker counts for is not forgotten before it is kept."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.daemon.stores import Seen, with_store
+
+from nearhint_daemon.errors import StoreReadOnly
+from nearhint_daemon.operating.quarantine import Quarantine
+from nearhint_daemon.store import Store
+from nearhint_daemon.workers.errors import WorkerDied
+
+LOST = WorkerDied(kind="bench", detail="signal 11", reproducer={})
+
+
+def test_what_a_full_disk_kept_from_quarantine_goes_there_at_the_next_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        quarantine = Quarantine(store, tmp_path / "quarantine", clock=time.time)
+
+        async def full(work: object) -> None:
+            raise StoreReadOnly("the disk takes no writes now")
+
+        assert await quarantine.lost("key", kind="variant", loss=LOST) is None
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "write", full)
+            with pytest.raises(StoreReadOnly):
+                await quarantine.lost("key", kind="variant", loss=LOST)
+        assert await quarantine.lost("key", kind="variant", loss=LOST) is not None
+        assert quarantine.find("key") is not None
+
+    with_store(tmp_path, scenario)
