@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -508,10 +509,14 @@ def test_a_binary_that_did_not_come_is_not_asked_for_again_with_each_table(
     handle = open_session(daemon).register(doubling.program())
     assert handle.wait_ready(5)
     handle.want({"s0": 64})
+
+    def served() -> int:
+        return 0 if handle.snapshot is None else handle.snapshot.generation
+
+    daemon.wait_asked("WatchTables")
     for generation in range(2, 3 + FETCH_ATTEMPTS):
-        daemon.wait_asked("WatchTables")
         daemon.publish(doubling.table(64, generation=generation))
-        eventually(lambda of=generation: handle.snapshot and handle.snapshot.generation == of)
+        eventually(partial(lambda wanted: served() == wanted, generation))
     assert len(daemon.asked("FetchArtifact")) == 1
     assert nearhint.settle(timeout_s=0.1).pending == (doubling.KERNEL,)
 
