@@ -81,7 +81,7 @@ class Bandwidths:
             discarded=measured.discarded,
             measured_at_s=self._clock(),
             daemon_id=self._store.daemon_id,
-            device=devices[0],
+            device=measured.device,
             origin=MEASURED,
         )
         await self._store.write(lambda tx: tx.put(found))

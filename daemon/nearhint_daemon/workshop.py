@@ -234,7 +234,8 @@ class Workshop:
                 kernel_ir=kernel_ir, fallback=fallback, seed=self._seed()
             )
         )
-        return (await self._bench("check", request, CHECK_TIMEOUT_S, devices, order)).verdict
+        response, _ = await self._bench("check", request, CHECK_TIMEOUT_S, devices, order)
+        return response.verdict
 
     async def verify(
         self,
@@ -256,7 +257,8 @@ class Workshop:
                 seed=self._seed_of(kernel_ir),
             )
         )
-        return (await self._bench("verify", request, VERIFY_TIMEOUT_S, devices, order)).verdict
+        response, _ = await self._bench("verify", request, VERIFY_TIMEOUT_S, devices, order)
+        return response.verdict
 
     async def measure(
         self,
@@ -290,10 +292,13 @@ class Workshop:
         for left in reversed(range(WAYS_GIVEN + 1)):
             request.measure_hint.gives_way = left > 0
             try:
-                return (await self._bench("bench", request, timeout_s, devices, order)).measured
+                response, device = await self._bench("bench", request, timeout_s, devices, order)
             except WorkerRefused as refusal:
                 if refusal.worker_code != DeviceWanted.code:
                     raise
+                continue
+            response.measured.device = device
+            return response.measured
         raise AssertionError("the last attempt gives no way")
 
     async def measure_copy(
@@ -308,7 +313,9 @@ class Workshop:
             )
         )
         timeout_s = self.limits.measure_budget_s + MEASURE_GRACE_S
-        return (await self._bench("copy", request, timeout_s, devices, order)).measured_copy
+        response, device = await self._bench("copy", request, timeout_s, devices, order)
+        response.measured_copy.device = device
+        return response.measured_copy
 
     def _seed(self) -> int:
         return self._seeds.getrandbits(63)
@@ -340,7 +347,8 @@ class Workshop:
         timeout_s: float,
         devices: Sequence[str],
         order: Order,
-    ) -> pb.WorkerResponse:
+    ) -> tuple[pb.WorkerResponse, str]:
+        """The answer of the first of these devices that may be used, and which one that is."""
         request.id = next(self._numbers)
         async with self._turn_at(phase, devices, order) as device:
             budgets.check()
@@ -353,7 +361,7 @@ class Workshop:
                 raise
             finally:
                 budgets.charge(self._monotonic() - started)
-            return self._answer(phase, started, response, BENCH_CODES)
+            return self._answer(phase, started, response, BENCH_CODES), device
 
     @asynccontextmanager
     async def _compiling(self, phase: str) -> AsyncGenerator[None, None]:

@@ -44,6 +44,8 @@ PROBED_TIER = 2
 class Timed:
     """Timings at one hint, each with the samples thrown away: the Variants' and the Fallback's.
 
+    All are of one `device`.
+
     A Table that has no default gets the first of the Variants that were to be timed; `is_headless`
     where that one was not.
     """
@@ -52,6 +54,7 @@ class Timed:
     fallback: tuple[Timing, int]
     conditions: str
     is_headless: bool = False
+    device: str = ""
 
     @staticmethod
     def of(measured: pb.Measured, rows: Sequence[VariantRow], fallback: str) -> Timed:
@@ -69,7 +72,7 @@ class Timed:
             problem = next(iter(problems), "a candidate is missing")
             raise WorkerRefused(f"not measured: {problem}", worker_code="NOT_MEASURED")
         is_headless = timed[0][0].id != rows[0].id
-        return Timed(timed, found[fallback], measured.conditions, is_headless)
+        return Timed(timed, found[fallback], measured.conditions, is_headless, measured.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +276,7 @@ class Publisher:
                 discarded=discarded,
                 measured_at_s=now,
                 daemon_id=self._store.daemon_id,
-                device=task.devices[0],
+                device=timed.device,
                 origin=MEASURED,
             )
 

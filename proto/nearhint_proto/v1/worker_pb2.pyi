@@ -969,8 +969,11 @@ class Measured(_message.Message):
 
     CANDIDATES_FIELD_NUMBER: _builtins.int
     CONDITIONS_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
     conditions: _builtins.str
     """The conditions in words."""
+    device: _builtins.str
+    """The device that it was on, as the daemon calls it, which says so."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___MeasuredCandidate]:
         """One a candidate."""
@@ -980,10 +983,11 @@ class Measured(_message.Message):
         *,
         candidates: _abc.Iterable[Global___MeasuredCandidate] | None = ...,
         conditions: _builtins.str = ...,
+        device: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "conditions", b"conditions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "conditions", b"conditions", "device", b"device"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1029,12 +1033,15 @@ class MeasuredCopy(_message.Message):
     BYTES_MOVED_FIELD_NUMBER: _builtins.int
     DISCARDED_FIELD_NUMBER: _builtins.int
     CONDITIONS_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
     bytes_moved: _builtins.int
     """Bytes that one copy reads and writes, together."""
     discarded: _builtins.int
     """Samples thrown away as contended or throttled."""
     conditions: _builtins.str
     """The conditions in words."""
+    device: _builtins.str
+    """The device that it was on, as the daemon calls it, which says so."""
     @_builtins.property
     def timing(self) -> _types_pb2.Timing:
         """The timing."""
@@ -1046,10 +1053,11 @@ class MeasuredCopy(_message.Message):
         bytes_moved: _builtins.int = ...,
         discarded: _builtins.int = ...,
         conditions: _builtins.str = ...,
+        device: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "conditions", b"conditions", "discarded", b"discarded", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_moved", b"bytes_moved", "conditions", b"conditions", "device", b"device", "discarded", b"discarded", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,24 +2,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.fake_workers import CPU, FakeBenchPool
+from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool
 from tests.unit.daemon.stores import Seen
 
 from nearhint_daemon import devices
 from nearhint_daemon.devices import SPELL_S, Devices, default_names
 from nearhint_daemon.errors import InvalidRequest, NoDevice
 from nearhint_daemon.jobs import Priority
+from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.services.messages import device_message
 from nearhint_daemon.store import Store
 from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.turns import Turns
 from nearhint_daemon.workers.errors import WorkerStartFailed
+from nearhint_daemon.workshop import Care, Limits, Workshop
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_proto.v1.program_pb2 import Fallback
 from nearhint_rules.target import CpuDevice, CudaDevice
 
 
@@ -357,5 +361,26 @@ def test_a_device_that_is_held_is_not_waited_for_where_another_is_free(tmp_path:
     async def scenario(devices: Devices) -> None:
         async with devices.turn(TWO, (1,)) as held:
             assert {held, await turn_of(devices)} == set(TWO)
+
+    with_devices(tmp_path, scenario, bench=FakeBenchPool(devices=TWO))
+
+
+def test_a_measurement_says_which_of_several_devices_it_was_on(tmp_path: Path) -> None:
+    async def scenario(devices: Devices) -> None:
+        await devices.set_policy("cuda:0", "never", actor="ann")
+        workshop = Workshop(
+            FakeCompilePool(),
+            devices,
+            compile_workers=1,
+            limits=Limits(1.0, 1 << 20),
+            observer=Metrics(version="1", compiler_version="1"),
+            seeds=random.Random(1),
+            monotonic=time.monotonic,
+        )
+        measured = await workshop.measure(
+            "", Fallback(), {}, [], threads=1, care=Care(), devices=TWO, order=(1,)
+        )
+        copied = await workshop.measure_copy(threads=1, devices=TWO, order=(1,))
+        assert measured.device == copied.device == "cuda:1"
 
     with_devices(tmp_path, scenario, bench=FakeBenchPool(devices=TWO))
