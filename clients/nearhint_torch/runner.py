@@ -26,18 +26,19 @@ RESOLVED_LIMIT = 512
 """Sizes that a graph remembers for its Snapshot; past it, they are resolved again."""
 
 Key: TypeAlias = tuple[int, ...]
-_watchers: list[list[Report]] = []
+_watchers: dict[int, list[Report]] = {}
+"""By identity: two lists of equal reports, or of none yet, are two watchers."""
 
 
 @contextlib.contextmanager
 def watch() -> Generator[list[Report]]:
     """Collects a `Report` of every call of every compiled graph in the process meanwhile."""
     reports: list[Report] = []
-    _watchers.append(reports)
+    _watchers[id(reports)] = reports
     try:
         yield reports
     finally:
-        _watchers.remove(reports)
+        del _watchers[id(reports)]
 
 
 class CompiledGraph:
@@ -120,7 +121,7 @@ class CompiledGraph:
         return resolved
 
     def _tell(self, report: Report) -> None:
-        for reports in tuple(_watchers):
+        for reports in tuple(_watchers.values()):
             reports.append(report)
 
 

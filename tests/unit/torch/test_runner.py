@@ -575,3 +575,12 @@ def test_plans_are_made_for_the_program_that_was_captured(plans: Fixture) -> Non
     plan: Plan = plans.snapshots[0].plan
     assert plans.session is not None
     assert plan.program == plans.session.handles[0].program.id
+
+
+def test_a_watch_within_another_ends_alone(plans: Fixture) -> None:
+    compiled = plans.compile(twice_plus_one, lambda program: (launch_of(program),))
+    with watch() as outer:
+        with watch() as inner:
+            pass
+        compiled(torch.ones(3, 5))
+    assert (len(outer), len(inner)) == (1, 0)
