@@ -180,6 +180,7 @@ class _Reader:
         if len(has) != 1:
             raise self.error(place, "needs one of entry and exported")
         source = self.text(f"{place}.{has[0]}", own[has[0]])
+        called = source if has == ["entry"] else Path(source).stem
         axes = self.axes(f"{place}.dims", own.get("dims", {}))
         where, most = either("points", DEFAULT_POINTS)
         points = self.points(where, most)
@@ -194,7 +195,7 @@ class _Reader:
         }
 
         return ModelSpec(
-            name=self.name(f"{place}.name", own.get("name", Path(source).stem), place),
+            name=self.name(f"{place}.name", own.get("name", called), place),
             entry=source if has == ["entry"] else "",
             exported=self.path.parent / source if has == ["exported"] else None,
             axes=axes,

@@ -169,3 +169,9 @@ def test_durations_are_seconds_or_units(text: object, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["", "0s", "m", "10 m", "-1s", "1d", None, [], float("nan")])
 def test_what_is_no_duration_is_none(text: object) -> None:
     assert read_duration(text) is None
+
+
+def test_models_of_one_package_have_names_of_their_own(tmp_path: Path) -> None:
+    text = '[[model]]\nentry = "pkg.bert:f"\n[[model]]\nentry = "pkg.gpt:f"\n'
+    found = read_manifest(manifest(tmp_path, text))
+    assert [model.name for model in found.models] == ["pkg.bert:f", "pkg.gpt:f"]
