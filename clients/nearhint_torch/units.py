@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -55,13 +56,9 @@ class Unit:
         torch.compiler.reset()
         self._place()
         compiled = torch.compile(self._warm_up.model, backend=self._collector.backend, dynamic=True)
-        for number, point in enumerate(self.points):
-            try:
-                args, kwargs = arguments_at(self._warm_up, point, self._device)
-                with torch.inference_mode():
-                    compiled(*args, **kwargs)
-            except Exception as error:
-                self.failed[number] = f"{type(error).__name__}: {error}"
+        for number in range(len(self.points)):
+            with self._keeping_failures(number):
+                self._call(number, compiled)
             on_point()
 
     def wishes(self) -> list[Wish]:
@@ -114,19 +111,34 @@ class Unit:
             self._warm_up.model, backend="nearhint", dynamic=True, options=self._options
         )
         for number in self._sound():
-            args, kwargs = arguments_at(self._warm_up, self.points[number], self._device)
-            with torch.inference_mode():
-                compiled(*args, **kwargs)
+            with self._keeping_failures(number):
+                self._call(number, compiled)
         settle(timeout_s=max(0.0, min(LOAD_TIMEOUT_S, deadline_s - time.monotonic())))
         gains: list[Gain] = []
         for number in range(len(self.points)):
-            is_timed = number not in self.failed and time.monotonic() < deadline_s
-            gains.append(self._timed(number, compiled) if is_timed else self._gain(number))
+            gain: Gain | None = None
+            if number not in self.failed and time.monotonic() < deadline_s:
+                with self._keeping_failures(number):
+                    gain = self._timed(number, compiled)
+            gains.append(gain or self._gain(number))
             on_point()
         return gains
 
     def _sound(self) -> list[int]:
         return [number for number in range(len(self.points)) if number not in self.failed]
+
+    @contextmanager
+    def _keeping_failures(self, number: int) -> Generator[None]:
+        """What a point's call raises is kept as the reason why the point failed."""
+        try:
+            yield
+        except Exception as error:
+            self.failed[number] = f"{type(error).__name__}: {error}"
+
+    def _call(self, number: int, call: Callable[..., Any]) -> None:
+        args, kwargs = arguments_at(self._warm_up, self.points[number], self._device)
+        with torch.inference_mode():
+            call(*args, **kwargs)
 
     def _gain(self, number: int) -> Gain:
         return Gain(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -133,6 +134,31 @@ def test_what_is_timed_with_the_original_ops_says_why(
     assert timed.original_ms > 0
     assert (timed.tiers, timed.problem) == ((3, 0, 1), "no_table, no_variant")
     assert (failed.original_ms, failed.problem) == (0, "RuntimeError: thirteen")
+
+
+@pytest.mark.parametrize("calls", [0, 1])
+def test_a_point_that_fails_when_it_is_timed_is_kept_with_its_reason(
+    entry: str, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (4, 5)}), "cpu")
+    unit.capture(lambda: None)
+    left = [calls]
+
+    def compile_model(model: Callable[..., Tensor], **_: object) -> Callable[..., Tensor]:
+        def call(x: Tensor) -> Tensor:
+            if x.shape[0] == 5 and not left[0]:
+                raise MemoryError("full")
+            left[0] -= x.shape[0] == 5
+            return model(x)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_model)
+    monkeypatch.setattr(units, "settle", lambda **_: None)
+    timed, failed = unit.gains(deadline_s=time.monotonic() + 60, on_point=lambda: None)
+    assert timed.original_ms > 0
+    assert (failed.original_ms, failed.problem) == (0, "MemoryError: full")
+    assert unit.report(Survey(())).failed == ("rows=5: MemoryError: full",)
 
 
 def test_a_report_has_the_points_that_failed(entry: str) -> None:
