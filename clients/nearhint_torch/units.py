@@ -132,7 +132,7 @@ class Unit:
         """What a point's call raises is kept as the reason why the point failed."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a model's own code may raise anything
             self.failed[number] = f"{type(error).__name__}: {error}"
 
     def _call(self, number: int, call: Callable[..., Any]) -> None:

@@ -136,6 +136,16 @@ def test_what_is_timed_with_the_original_ops_says_why(
     assert (failed.original_ms, failed.problem) == (0, "RuntimeError: thirteen")
 
 
+def test_a_model_that_exits_when_it_is_called_fails_at_that_point(
+    tmp_path: Path, entry: str
+) -> None:
+    text = ENTRY.replace('raise RuntimeError("thirteen")', "raise SystemExit(0)")
+    (tmp_path / "unit_entry.py").write_text(text)
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (4, 13)}), "cpu")
+    unit.capture(lambda: None)
+    assert unit.failed == {1: "SystemExit: 0"}
+
+
 @pytest.mark.parametrize("calls", [0, 1])
 def test_a_point_that_fails_when_it_is_timed_is_kept_with_its_reason(
     entry: str, monkeypatch: pytest.MonkeyPatch, calls: int
