@@ -44,16 +44,21 @@ def kernel(
     which kernels may then rely on. `address` is that of the daemon, as NEARHINT_ADDRESS.
     Gradients are not computed: the call runs without grad mode.
 
-    Raises `InvalidDynamic` if `function` has no such argument or a range holds no size, or, in a
-    call, if the argument is no tensor, lacks the dimension or has a size outside the range, or if
-    `function` ties the size to another that is fixed, or does other things within the range.
+    Raises `InvalidDynamic` if `function` has no such argument, or does not say which it has, or a
+    range holds no size, or, in a call, if the argument is no tensor, lacks the dimension or has a
+    size outside the range, or if `function` ties the size to another that is fixed, or does other
+    things within the range.
 
     >>> import torch
     >>> twice = kernel(lambda x: x * 2, dynamic={"x": {0: "rows"}})
     >>> twice(torch.ones(3)).tolist()
     [2.0, 2.0, 2.0]
     """
-    signature = inspect.signature(getattr(function, "forward", function))
+    try:
+        signature = inspect.signature(getattr(function, "forward", function))
+    except (TypeError, ValueError) as error:  # no function, or one of C's
+        problem = f"the function's arguments are not known: {error}"
+        raise InvalidDynamic(argument=next(iter(dynamic), ""), problem=problem) from error
     for argument in dynamic:
         if argument not in signature.parameters:
             raise InvalidDynamic(argument=argument, problem="the function has no such argument")

@@ -237,6 +237,12 @@ def test_a_kernel_refuses_dimensions_that_are_not_there() -> None:
         norm(torch.ones(3, 4), torch.ones(4), 1e-5)
 
 
+@pytest.mark.parametrize("function", [torch.add, 5])
+def test_a_kernel_refuses_what_has_no_arguments_by_name(function: Any) -> None:
+    with pytest.raises(InvalidDynamic, match="the function's arguments are not known"):
+        nearhint.kernel(function, dynamic={"input": {0: "rows"}})
+
+
 def test_capture_only_returns_the_graph_unchanged() -> None:
     compiled = torch.compile(rms_norm, backend=backend.capture_only, dynamic=True)
     x, weight = torch.randn(3, 4), torch.randn(4)
