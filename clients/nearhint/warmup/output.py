@@ -141,7 +141,7 @@ class Outputs:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise OutputFailed(path=path, problem=error.strerror or error) from error
 

@@ -251,6 +251,12 @@ def test_files_that_cannot_be_written_are_refused_before_anything_is_done(tmp_pa
             Outputs(json=str(path)).check()
 
 
+def test_a_page_shows_what_no_utf8_is_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    Outputs(html=path).report(replace(report(), source="odd \udcff.toml"))
+    assert "odd \\udcff.toml" in path.read_text(encoding="utf-8")
+
+
 def test_the_page_is_well_formed_and_has_every_kernel_with_its_reasons() -> None:
     reader = read(page(report()))
     shown = " ".join(reader.texts)
