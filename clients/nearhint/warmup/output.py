@@ -39,7 +39,7 @@ class Outputs:
                 is_there = path.exists()
                 path.open("ab").close()
                 if not is_there:
-                    path.unlink()
+                    path.resolve().unlink()
             except OSError as error:
                 expected = f"a file that can be written ({error.strerror})"
                 raise InvalidSetting(name=option, expected=expected, value=str(path)) from error

@@ -257,6 +257,14 @@ def test_a_page_shows_what_no_utf8_is_by_its_number(tmp_path: Path) -> None:
     assert "odd \\udcff.toml" in path.read_text(encoding="utf-8")
 
 
+def test_a_link_to_a_file_that_is_not_there_yet_stays_a_link(tmp_path: Path) -> None:
+    link, target = tmp_path / "latest.json", tmp_path / "today.json"
+    link.symlink_to(target)
+    Outputs(json=str(link)).check()
+    assert link.is_symlink()
+    assert not target.exists()
+
+
 def test_the_page_is_well_formed_and_has_every_kernel_with_its_reasons() -> None:
     reader = read(page(report()))
     shown = " ".join(reader.texts)
