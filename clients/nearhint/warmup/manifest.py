@@ -50,6 +50,7 @@ TOP_KEYS = (*_SHARED, "budget", "targets", "model")
 MODEL_KEYS = (*_SHARED, "name", "entry", "exported", "dims", "sizes", "dynamic")
 
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
+_DIMENSION = re.compile(r"0|[1-9][0-9]{0,3}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?")
 LONGEST_S = 1e9
@@ -269,7 +270,7 @@ class _Reader:
         found: dict[str, dict[int, str]] = {}
         for argument, dimensions in self.mapping(place, given).items():
             for key, name in self.mapping(f"{place}.{argument}", dimensions).items():
-                if not key.isdecimal():
+                if not _DIMENSION.fullmatch(key):
                     raise self.error(f"{place}.{argument}.{key}", "must be a dimension's number")
                 axis = self.text(f"{place}.{argument}.{key}", name)
                 self.check_axis(f"{place}.{argument}.{key}", axis)

@@ -175,3 +175,9 @@ def test_models_of_one_package_have_names_of_their_own(tmp_path: Path) -> None:
     text = '[[model]]\nentry = "pkg.bert:f"\n[[model]]\nentry = "pkg.gpt:f"\n'
     found = read_manifest(manifest(tmp_path, text))
     assert [model.name for model in found.models] == ["pkg.bert:f", "pkg.gpt:f"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "00"])
+def test_a_dimension_has_one_number(tmp_path: Path, number: str) -> None:
+    dynamic = f'dynamic = {{ x = {{ 0 = "rows", {number} = "columns" }} }}\n'
+    assert f"dynamic.x.{number}" in refusal(tmp_path, f"{ENTRY}{dynamic}")
