@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from nearhint.errors import FileMissing, InvalidManifest, InvalidSetting
 from nearhint.warmup.files import read_file
 
 Sizes = dict[str, int]
+COMBINATIONS_LIMIT = 4_096
+"""Combinations of one option or line: lists multiply, and each is a call of a model."""
 
 
 def read_sizes(text: str) -> list[Sizes]:
@@ -30,6 +33,10 @@ def read_sizes(text: str) -> list[Sizes]:
         if not all(map(int, numbers)):
             raise _bad_sizes(text)
         axes[name] = [int(number) for number in numbers]
+    count = math.prod(map(len, axes.values()))
+    if count > COMBINATIONS_LIMIT:
+        expected = f"at most {COMBINATIONS_LIMIT} combinations, not {count}"
+        raise InvalidSetting(name="--sizes", expected=expected, value=text)
     return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
 
 

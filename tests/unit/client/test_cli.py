@@ -19,7 +19,7 @@ from tests.unit.client.cli_cases import run
 
 from nearhint.cli import main
 from nearhint.commands.searches import print_searches, searches_json
-from nearhint.commands.sizes import read_dims, read_sizes, read_sizes_file
+from nearhint.commands.sizes import COMBINATIONS_LIMIT, read_dims, read_sizes, read_sizes_file
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.errors import DaemonUnreachable, DaemonUnready, InvalidSetting
@@ -447,6 +447,13 @@ def test_sizes_are_all_combinations(tmp_path: Path) -> None:
         {"batch": 2, "tokens": 9},
         {"batch": 2, "tokens": 10},
     ]
+
+
+def test_more_combinations_than_anybody_waits_for_are_refused_before_they_are_made() -> None:
+    many = ",".join(map(str, range(1, 65)))
+    assert len(read_sizes(f"a={many};b={many}")) == COMBINATIONS_LIMIT
+    with pytest.raises(InvalidSetting, match="at most 4096 combinations, not 16777216"):
+        read_sizes(f"a={many};b={many};c={many};d={many}")
 
 
 @pytest.mark.parametrize(
