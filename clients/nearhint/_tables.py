@@ -104,8 +104,8 @@ class TableCopies:
 
         A Kernel that lacks one still, for a reason that may pass, stays incoming; what failed is
         only tried `again` where that is said. A few transfers are on their way ahead of the one
-        that is read. Raises `DaemonUnreachable` or
-        `DeadlineMissed`: the daemon is lost, and all stay incoming.
+        that is read. Raises `DaemonUnreachable` or `DeadlineMissed`: the daemon is lost, and all
+        stay incoming.
         """
         kernels = frozenset(self.incoming)
         refs = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,15 @@ async def soon(condition: Any) -> None:
             await asyncio.sleep(0)
 
 
+def until(event: asyncio.Event) -> Callable[[JobRow, Mapping[str, Any]], Awaitable[None]]:
+    """Work that ends well once something has happened."""
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        await event.wait()
+
+    return work
+
+
 def test_what_needs_a_failed_job_ends_with_it_or_is_tried_again_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,9 +143,7 @@ def test_a_job_that_needs_none_any_more_does_not_end_with_one_that_its_key_once_
 def test_the_lease_of_a_job_that_is_ending_is_not_renewed(tmp_path: Path) -> None:
     """Where a row says "running" after the end, nobody runs it, and nobody may ask for it."""
     goes_on = asyncio.Event()
-
-    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
-        await goes_on.wait()
+    work = until(goes_on)
 
     async def scenario(queue: JobQueue, store: Store) -> None:
         await queue.ensure([spec("a")])
@@ -235,9 +242,7 @@ def test_nobody_waits_for_the_end_of_a_job_that_could_not_be_kept(
 
 def test_a_job_that_ends_while_the_daemon_stops_is_not_given_back(tmp_path: Path) -> None:
     goes_on = asyncio.Event()
-
-    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
-        await goes_on.wait()
+    work = until(goes_on)
 
     async def scenario(queue: JobQueue, store: Store) -> None:
         await queue.ensure([spec("a")])
