@@ -92,14 +92,44 @@ def parts_of(sweep: Sweep, mode: str) -> tuple[Sweep, ...]:
 
 def starts_for_tuning(sweep: Sweep, mode: str) -> list[Sizes]:
     """Where a sweep is captured to be tuned: for each of its captures a bucket that is tuned
-    anyhow, if there is one; sizes all different, so that no two are taken for one symbol.
+    anyhow, if there is one; sizes all different, and those of tensors where they are so at
+    `compiled_at`, so that no two are taken for one symbol.
     """
-    different = _all_different if mode == "a" else _rows_different
     hints = {ones_of(sweep, hint): hint for hint in reversed(hints_of(sweep, mode))}
-    return [
-        different(hints[ones]) if (ones := ones_of(sweep, start)) in hints else start
-        for start in starts_of(sweep, sweep.compiled_at)
-    ]
+    found: list[Sizes] = []
+    for start in starts_of(sweep, sweep.compiled_at):
+        hint = hints.get(ones_of(sweep, start))
+        if hint is None:
+            found.append(start)
+        elif mode == "a":
+            found.append(_all_apart(sweep, hint, like=start))
+        else:
+            found.append(_rows_different(hint))
+    return found
+
+
+def _all_apart(sweep: Sweep, sizes: Sizes, *, like: Sizes) -> Sizes:
+    """All different, and no two sizes of tensors equal that are not so at `like`: twice one may be
+    another.
+    """
+    expected = _equal_sizes(sweep, like)
+    found = _all_different(sizes)
+    for place, size in enumerate(found[:-1]):
+        if _equal_sizes(sweep, found) == expected:
+            break
+        found = _all_different((*found[:place], size - size // 16, *found[place + 1 :]))
+    return found
+
+
+def _equal_sizes(sweep: Sweep, sizes: Sizes) -> frozenset[tuple[int, int]]:
+    """The places of equal sizes among those of the tensors that a sweep's case has."""
+    found = [size for shape in sweep.case(sizes).shapes for size in shape]
+    return frozenset(
+        (place, other)
+        for place, size in enumerate(found)
+        for other in range(place)
+        if found[other] == size
+    )
 
 
 def _all_different(sizes: Sizes) -> Sizes:

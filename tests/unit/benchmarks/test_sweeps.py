@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,6 +82,15 @@ def test_a_sweep_is_captured_for_tuning_in_a_bucket_that_is_tuned_anyhow(mode: s
             rounded = (*bucket(start[:dynamic]), *start[dynamic:])
             alike = [hint for hint in hints if ones_of(sweep, hint) == ones_of(sweep, start)]
             assert rounded in alike or not alike
+
+
+def test_twice_a_size_is_no_other_size_where_a_sweep_is_captured() -> None:
+    (doubled,) = (each for each in sweeps_of("a", "strided") if each.name == "doubled")
+    sweep = replace(doubled, sizes=((10, 24, 102, 224),))
+    (hint,) = hints_of(sweep, "a")
+    assert 2 * hint[2] == hint[3]
+    ((_, _, height, width),) = starts_for_tuning(sweep, "a")
+    assert 2 * height != width
 
 
 def test_a_measured_power_of_two_is_tuned_at_half_its_rows() -> None:
