@@ -63,6 +63,11 @@ OVERHANG = 1.3
 CROSSED, CROSSED_POINTS = (16, 64), 1 << 16
 """The least and the most that one tile has along an axis which ends there, at a hint of so many
 points at least: of a few more a second tile of them has next to nothing, and other tiles win."""
+CROSSED_ROWS = (64, 1024)
+"""The same of rows that are read as they lie: shorter ones are divided anyhow, of longer ones no
+block has all. Of 1508 x 16 x 525 in bf16, whose pages data names, a tile of 512 columns, which wins
+at the hint, took 29.7 µs, and what wins beyond it 18.7 (tests/benchmarks/gpu_sweep.py, on an H100).
+"""
 FEW_BLOCKS = 4
 """Where a processor has no more blocks than so many, shorter ones are worth a try."""
 SHORT_BLOCKS = 2
@@ -137,15 +142,24 @@ def crossings(
 ) -> tuple[Mapping[str, int], ...]:
     """See `nearhint_compiler.schedule.crossings`.
 
-    An odd size, an eighth beyond the tile that holds the axis: no vectors lie along it then.
+    An odd size, an eighth beyond the tile that holds the axis: no vectors lie along it then. Where
+    rows are read as they lie, that is the axis along which they do.
     """
-    tile = facts_of(kernel, target, dims).tile
-    if tile is None or len(tile.extents) != 2 or prod(tile.extents) < CROSSED_POINTS:
+    facts = facts_of(kernel, target, dims)
+    tile = facts.tile
+    if prod(facts.extents) < CROSSED_POINTS or len(kernel.pointwise) < 2:
+        return ()
+    if tile is None:
+        axes, (least, most) = [kernel.pointwise[-1]], CROSSED_ROWS
+    elif len(tile.extents) == 2:
+        cut = tile.cuts.bit_length()
+        axes = [ex.product(part) for part in (kernel.pointwise[:cut], kernel.pointwise[cut:])]
+        least, most = CROSSED
+    else:
         return ()
     found: list[Mapping[str, int]] = []
-    cut = tile.cuts.bit_length()
-    for extent in map(ex.product, (kernel.pointwise[:cut], kernel.pointwise[cut:])):
-        size, (least, most) = ex.evaluate(extent, dims), CROSSED
+    for extent in axes:
+        size = ex.evaluate(extent, dims)
         held = 1 << (size - 1).bit_length()
         beyond = held + held // 8 + 1
         if isinstance(extent, ex.Sym) and least <= held <= most and beyond < sqrt(2) * size:

@@ -34,6 +34,10 @@ from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_for_cpu
 BEYOND = "beyond a hint, where what fits there does not"
 LEAST_BLOCK = 256
 """The block below which all rows are short."""
+FARTHEST = 1.0
+"""Octaves from a hint to what is beyond its next block at most: farther, it says little of the
+hint's own step.
+"""
 MULTIPLE = 16
 """What sizes beyond are multiples of; smaller ones of a power of two that they have."""
 OUTGROWN = 2.5
@@ -110,7 +114,11 @@ def outgrown(table: Table, row: HintRow) -> Iterator[Dims]:
 
 
 def beyond(table: Table, row: HintRow) -> Iterator[Dims]:
-    """Half an octave beyond the least block that holds the rows of a hint, for each symbol."""
+    """Half an octave beyond the least block that holds the rows of a hint, for each symbol.
+
+    Of blocks that end with the hint, or nearly, that would be too near to it for a row of its own:
+    the next one counts, if it is near.
+    """
     for place, symbol in enumerate(table.symbols):
         variants = [table.variants[position] for position, _ in row.ranked]
         blocks = [
@@ -122,6 +130,10 @@ def beyond(table: Table, row: HintRow) -> Iterator[Dims]:
             and fact.expr == Sym(symbol)
             and max(row.dims[place], LEAST_BLOCK) <= fact.bound <= LANES_LIMIT
         ]
-        if blocks:
-            longer = int(min(blocks) * math.sqrt(2))
-            yield (*row.dims[:place], longer - longer % MULTIPLE, *row.dims[place + 1 :])
+        for block in sorted(blocks):
+            longer = int(block * math.sqrt(2))
+            dims = (*row.dims[:place], longer - longer % MULTIPLE, *row.dims[place + 1 :])
+            octaves = distance(dims, row.dims)
+            if octaves >= LEAST_STEP and (block == min(blocks) or octaves < FARTHEST):
+                yield dims
+                break

@@ -39,6 +39,19 @@ def test_beyond_a_hint_is_beyond_the_least_block_that_holds_its_rows() -> None:
     assert list(beyond(short, short.hints[0])) == [(64, 1440)]
 
 
+def test_a_block_that_ends_with_the_hint_leaves_its_place_to_the_next() -> None:
+    variants = (*VARIANTS, tiled(5, 256, AtMost(K1, 896)))
+    ends = table(row((64, 896), {5: 50, 1: 60, 0: 100}), variants=variants)
+    assert list(beyond(ends, ends.hints[0])) == [(64, 1440)]
+    alone = table(row((64, 896), {5: 50, 0: 100}), variants=variants)
+    assert list(beyond(alone, alone.hints[0])) == []
+
+
+def test_what_a_much_longer_block_holds_is_another_hints() -> None:
+    ends = held(row((64, 1024), {1: 50, 2: 60, 0: 100}))
+    assert list(beyond(ends, ends.hints[0])) == []
+
+
 def test_where_no_block_holds_rows_nothing_is_beyond() -> None:
     walked = held(row((64, 768), {4: 50, 0: 100}))
     assert list(beyond(walked, walked.hints[0])) == []

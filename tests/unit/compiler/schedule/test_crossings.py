@@ -90,6 +90,32 @@ def test_axes_of_one_tile_cross_beyond_it(
     assert crossings(kernel, CPU, dims) == ()
 
 
-def test_pointwise_kernels_without_tiles_cross_nowhere() -> None:
+@pytest.mark.parametrize(
+    ("hint", "other"),
+    [
+        ((1024, 512), (1024, 577)),
+        ((1024, 64), (1024, 73)),
+        ((1024, 1000), (1024, 1153)),
+        ((1024, 32), None),
+        ((1024, 2048), None),  # longer than any block
+        ((64, 512), None),  # so little takes as long as a launch
+        ((1024, 384), None),  # what is beyond the block is beyond the bucket
+    ],
+)
+def test_rows_that_are_read_as_they_lie_cross_beyond_the_block_that_has_them(
+    hint: tuple[int, int], other: tuple[int, int] | None
+) -> None:
+    kernel = kernel_of("bias_relu_dynamic_f32")
+    dims = dict(zip(kernel.symbols, hint, strict=True))
+    expected = () if other is None else (dict(zip(kernel.symbols, other, strict=True)),)
+    assert crossings(kernel, TARGET, dims) == expected
+    held = 1 << (dims["k1"] - 1).bit_length()
+    if expected:
+        assert any(
+            each.get("y", 0) and each["x"] == held for each in candidates(kernel, TARGET, dims)
+        )
+
+
+def test_flat_kernels_cross_nowhere() -> None:
     kernel = kernel_of("add_f32")
     assert crossings(kernel, TARGET, dict.fromkeys(kernel.symbols, 32)) == ()
