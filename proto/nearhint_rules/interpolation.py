@@ -14,9 +14,9 @@ of a measurement, or a tenth of the error that such predictions have, if that is
 before the default one that is not predicted to beat it by what the same times differ from one
 measurement to another; on a CPU by less, where that much costs more than it saves. The Fallback
 serves where it is predicted to beat the Variant beyond noise, and the default one by that much,
-too: which of two is slower at sizes that nobody measured is as likely either way. The regret that
-an answer states is what that error makes likely, in the proportion in which the hints that were
-left out bore it out.
+too: which of two is slower at sizes that nobody measured is as likely either way. Of fewer hints
+than `WEIGHED_HINTS` it serves where the nearest says so. The regret that an answer states is what
+that error makes likely, in the proportion in which the hints that were left out bore it out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nearhint_rules.choice import FALLBACK, Alternative, Alternatives, Selection
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.forecasts import Forecast, Predicted
 from nearhint_rules.metrics import SIZE_RATIO, Dims
-from nearhint_rules.prediction import LEAST_HINTS, Predictor
+from nearhint_rules.prediction import CPU_LEAST_HINTS, LEAST_HINTS, Predictor
 from nearhint_rules.ranking import LEAST_GAIN, SPREADS, beats
 from nearhint_rules.selection import REMEMBERED_LIMIT, StepSelector, log2_distance
 from nearhint_rules.table import HintRow, Table, is_for_cpu
@@ -56,6 +56,8 @@ TOLERATED_LOSS, CPU_TOLERATED_LOSS = 0.02, 0.05
 """What predictions may lose at hints that are left out, on average: those are farther from what is
 known than the sizes between hints. On a CPU a few per cent are chance: times at one hint differ by
 more than that from one contest to another."""
+WEIGHED_HINTS = 3
+"""Hints that say where the Fallback is faster between them; fewer say so of themselves alone."""
 _Forecast: TypeAlias = tuple[list[int], list[Predicted]]
 _Standing: TypeAlias = tuple[Row, int, float, float, int]
 """The hint that answers as the nearest, its position, the distance to it, the share of the errors
@@ -71,7 +73,15 @@ class InterpolatedSelector(StepSelector):
     and one that serves works a new Table through beside its calls.
     """
 
-    __slots__ = ("_calibration", "_latest", "_lead", "_measured", "_predictor", "_unread")
+    __slots__ = (
+        "_are_few",
+        "_calibration",
+        "_latest",
+        "_lead",
+        "_measured",
+        "_predictor",
+        "_unread",
+    )
 
     def __init__(
         self, table: Table | None, fallback: str, *, remembered: int = REMEMBERED_LIMIT
@@ -80,14 +90,18 @@ class InterpolatedSelector(StepSelector):
         self._predictor: Predictor | None = None
         self._measured: Predictor | None = None
         self._calibration = 1.0
-        self._lead = CPU_LEAD if table is not None and is_for_cpu(table) else LEAST_LEAD
+        is_cpu = table is not None and is_for_cpu(table)
+        self._lead = CPU_LEAD if is_cpu else LEAST_LEAD
         # Of the sizes whose first alternative was asked for last: if an address is not aligned,
         # the rest is asked for right after it. Replaced as a whole, for threads.
         self._latest: tuple[Dims | None, _Forecast | None] = (None, None)
         # The Table and the Fallback until they are worked through.
         self._unread: tuple[Table, str] | None = None
-        if table is not None and self._settled is None and len(self._complete) >= LEAST_HINTS:
-            self._unread = table, fallback
+        self._are_few = False
+        if table is not None and self._settled is None:
+            self._are_few = len(self._complete) < WEIGHED_HINTS
+            if len(self._complete) >= (CPU_LEAST_HINTS if is_cpu else LEAST_HINTS):
+                self._unread = table, fallback
 
     def work_through(self) -> None:
         """Makes the predictor; of two threads that do so at once, both make the same one."""
@@ -167,6 +181,8 @@ class InterpolatedSelector(StepSelector):
         hints = (row.dims for row in self._complete)
         if not leading or (is_beyond and not is_between(dims, hints, self._cutoff)):
             return None
+        if self._are_few and not leading[0].is_faster:
+            return None
         assert self._predictor is not None  # it found what is near
         scale = self._predictor.scale(distance)
         return self._row(nearest), nearest, distance, scale, leading[0].variant
@@ -185,7 +201,9 @@ class InterpolatedSelector(StepSelector):
             return super()._alternatives(dims, 1)[0]
         pointer_facts, _, _ = self._candidates.pointers[served[1]]
         reason = "predicted"
-        if loses_to_fallback(served, fallback, row.standard.variant, scale, self._lead):
+        if not self._are_few and loses_to_fallback(
+            served, fallback, row.standard.variant, scale, self._lead
+        ):
             served, reason = fallback, "predicted_fallback"
         regret = partial(self._regret, dims)
         return pointer_facts, Selection(
@@ -218,7 +236,7 @@ class InterpolatedSelector(StepSelector):
                 continue
             tried |= bit
             served, reason = fallback, "predicted_fallback"
-            if not loses_to_fallback(each, fallback, standard, scale, self._lead):
+            if self._are_few or not loses_to_fallback(each, fallback, standard, scale, self._lead):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
             selection = Selection(

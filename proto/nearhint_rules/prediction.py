@@ -48,8 +48,11 @@ slower is one, at least, that may run there and was not timed, than the best of 
 win there is timed."""
 DEFAULT_RATIO = 1.5
 """The same of the default Variant, which is to displace others only near where it is good."""
-LEAST_HINTS = 3
-"""Hints that there must be."""
+LEAST_HINTS, CPU_LEAST_HINTS = 2, 3
+"""Hints that there must be. On a GPU a hint and what was timed beside it are enough: which of the
+two is more like some sizes is a matter of divisibility first. Sizes near them lose 1.6 % on average
+by predictions and 2.7 % by the nearest, those of two hints 3.8 and 5.0 %
+(`tests.benchmarks.selection_begun`). On a CPU, where nothing is promised, so few say too little."""
 FOLDS, FEW_FOLDS, MANY = 8, 4, 16
 """Times at most that a model is fitted again to see how far it is off; fewer with many hints."""
 STIFFNESS = 24.0
@@ -115,7 +118,7 @@ class Predictor:
 
     Positions of hints are those in `complete`. `spacing` is the mean log2 distance from a hint to
     its neighbour, `left_out` has what was predicted at each hint from others, the Fallback first.
-    There must be `LEAST_HINTS`. Raises `InvalidExpression`, `OverflowError` or `ZeroDivisionError`
+    There must be two at least. Raises `InvalidExpression`, `OverflowError` or `ZeroDivisionError`
     where a launch's own sizes cannot be worked out.
     """
 
@@ -287,13 +290,13 @@ class Predictor:
     def near(self, dims: Dims, missing: int) -> tuple[list[int], list[float]]:
         """The hints nearest to sizes, with their weights; `missing` are facts that do not hold.
 
-        Where there are fewer than `NEAR`, one of them is there twice, and weighs nothing then.
+        Where there are fewer than `NEAR`, the first stands for the others, and weighs nothing then.
         """
         hints = self.hints
         mask = hints.mask
         found = hints.first(self.keys(dims, missing), dims, NEAR)
         weights = self._weights(found)
-        if len(found) < NEAR:
+        while len(found) < NEAR:
             found.append(found[0])
             weights.append(0.0)
         first, second, third, fourth = found

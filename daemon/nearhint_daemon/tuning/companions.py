@@ -20,11 +20,11 @@ behind at it. So more are timed (`NEAR_WHOLE`).
 Where Variants need divisibility of one size or of another, as those that read along one and write
 along the other do, sizes of which one alone is odd are as common as any, and like neither: what may
 run there reads vectors from rows that begin anywhere, or writes them so. So a hint has a companion
-of that kind as well, hints in turn one for each of the sizes. Where no Variant promises any, a hint
-has all of them: on a CPU any of its sizes may be the length of a row, for one Variant this and for
-another that, and what each loses where one of them is odd shows at no companion odd in another.
-They come last, and leave their places to the others where a Table is full: there would be none
-beside a hint that comes late.
+of that kind as well, hints in turn one for each of the sizes, and a hint that is alone all of them.
+So has any where no Variant promises any: on a CPU any of its sizes may be the length of a row, for
+one Variant this and for another that, and what each loses where one of them is odd shows at no
+companion odd in another. They come last, and leave their places to the others where a Table is
+full: there would be none beside a hint that comes late.
 """
 
 from __future__ import annotations
@@ -230,15 +230,15 @@ def _sides(
 ) -> dict[Dims, HintRow]:
     """The one-sided companions that are to be there, and the hint of each.
 
-    All of a hint's where no Variant promises divisibility. Where some do, one a hint: the one that
-    it has, or hints in turn another.
+    All of a hint's where no Variant promises divisibility, and where it is the only one. Of several
+    where some promise it, one each: the one that it has, or hints in turn another.
     """
-    some_promise = is_promised(table)
+    is_one_enough = is_promised(table) and len(without_companions(table)) > 1
     found: dict[Dims, HintRow] = {}
     turn = 0
     for row in sorted(rows, key=lambda row: row.dims):
         sides = one_sided(table, row.dims, step)
-        if sides and some_promise:
+        if sides and is_one_enough:
             sides = (next((dims for dims in sides if dims in known), sides[turn % len(sides)]),)
             turn += 1
         found |= dict.fromkeys(sides, row)

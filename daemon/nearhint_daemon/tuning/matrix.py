@@ -126,10 +126,13 @@ def missing_beside(
 ) -> Mapping[Dims, tuple[int, ...]]:
     """What is to be measured at the companions of those hints, where these are few.
 
-    What a CPU's largest hint is outgrown by has none: it tells of caches, and no worse alone.
+    One hint alone has companions where some Variant promises divisibility: most sizes that it
+    serves have less. What a CPU's largest hint is outgrown by has none: it tells of caches, and no
+    worse alone.
     """
     rows = _searched(table, fallback)
-    if not _are_few(table, rows):
+    is_alone = len(without_companions(table)) == len(rows) == 1 and is_promised(table)
+    if not (is_alone or _are_few(table, rows)):
         return {}
     alone = rows_beyond(table) if is_for_cpu(table) else frozenset[Dims]()
     return lacking_beside(table, [row for dims, row in rows.items() if dims not in alone], step)
@@ -147,7 +150,7 @@ def missing_beside_hint(
     """
     if dims not in _searched(table, fallback) or not is_promised(table):
         return {}
-    if not 1 < len(table.hints) < MANY_ROWS:
+    if len(table.hints) >= MANY_ROWS:
         return {}
     beside = {companion(table, dims, step), *one_sided(table, dims, step)}
     # Of all hints, since they have one-sided companions in turn.

@@ -119,9 +119,11 @@ def test_a_companion_is_wanted_as_soon_as_its_hint_is_searched() -> None:
     found = guarded(searched, waiting)
     assert missing_beside_hint(found, STEP, (1024,)) == {(1007,): (0, 2)}
     assert missing_beside_hint(found, STEP, (64,)) == {}
-    # All of them want several hints; here there is but one.
+    # All of them wait until several hints are searched, but for those of the only one there is.
     assert missing_beside(found, STEP) == {}
-    assert missing_beside_hint(guarded(searched), STEP, (1024,)) == {}
+    alone = guarded(searched)
+    assert missing_beside_hint(alone, STEP, (1024,)) == {(1007,): (0, 2)}
+    assert missing_beside(alone, STEP) == {(1007,): (0, 2)}
     there = guarded(searched, waiting, row((1007,), {0: 100, 2: 120}))
     assert missing_beside_hint(there, STEP, (1024,)) == {}
 
@@ -230,12 +232,22 @@ def test_where_some_variant_promises_divisibility_the_best_few_are_timed_beside_
 def test_a_hint_on_a_cpu_has_companions_odd_in_both_of_its_sizes_and_in_each_alone() -> None:
     hints = [row((64, 96), {0: 100})]
     assert list(lacking_beside(table(*hints), hints)) == [(63, 95), (63, 96), (64, 95)]
-    # Where Variants promise divisibility, it has one of the latter.
-    sided = table(*hints, variants=SIDED)
-    assert list(lacking_beside(sided, hints)) == [(63, 95), (63, 96)]
     three = [row((64, 96, 128), {0: 100})]
     found = lacking_beside(table(*three), three)
     assert found.keys() == {(63, 95, 125), (63, 96, 128), (64, 95, 128), (64, 96, 125)}
+
+
+def test_a_lone_hint_has_all_one_sided_companions_that_are_promised_and_each_of_several_one() -> (
+    None
+):
+    hints = [row((64, 96), {3: 50, 1: 80, 2: 90, 0: 100}), row((4096, 96), {3: 50, 0: 100})]
+    alone = table(hints[0], variants=SIDED)
+    assert missing_beside(alone, STEP).keys() == {(63, 95), (63, 96), (64, 95)}
+    assert missing_beside_hint(alone, STEP, (64, 96)).keys() == {(63, 95), (63, 96), (64, 95)}
+    several = table(*hints, variants=SIDED)
+    assert missing_beside_hint(several, STEP, (64, 96)).keys() == {(63, 95), (63, 96)}
+    flat = table(row((64, 96), {0: 100, 1: 100}))
+    assert missing_beside(flat, STEP) == {}
 
 
 def test_hints_on_a_cpu_have_one_sided_companions_where_several_sizes_are_whole_vectors() -> None:
