@@ -66,7 +66,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Config:
     address = variables.get("NEARHINT_ADDRESS") or None
     if address is not None:
         socket_path(address)
-    elif DEFAULT_SOCKET.exists():
+    elif _may_be_there(DEFAULT_SOCKET):
         address = f"unix:{DEFAULT_SOCKET}"
     return Config(
         address=address,
@@ -79,6 +79,14 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Config:
 def without_daemon() -> Config:
     """Settings under which nobody is asked: what is left when the environment makes no sense."""
     return Config(address=None, cache_dir=_cache_dir({}), is_disabled=True)
+
+
+def _may_be_there(path: Path) -> bool:
+    """Whether there is something, or this user may not look: who connects is told why not."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def _cache_dir(variables: Mapping[str, str]) -> Path:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 
+from nearhint import config
 from nearhint.config import from_environment, socket_path
 from nearhint.errors import InvalidSetting
 
@@ -53,6 +54,20 @@ def test_a_value_that_means_nothing_is_an_error_with_its_name(name: str, value: 
     with pytest.raises(InvalidSetting) as caught:
         from_environment({name: value})
     assert caught.value.fields["value"] == value
+
+
+class Hidden(PosixPath):
+    """In a folder that only others may look into, as one of mode 0750; root may look anywhere."""
+
+    def exists(self) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+
+def test_a_default_socket_that_this_user_may_not_look_for_is_the_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(config, "DEFAULT_SOCKET", Hidden("/run/nearhint/nearhint.sock"))
+    assert from_environment({}).address == "unix:/run/nearhint/nearhint.sock"
 
 
 @pytest.mark.parametrize("address", ["unix:/a/b.sock", "unix:///a/b.sock"])
