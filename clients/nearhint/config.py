@@ -1,7 +1,8 @@
 """Settings of the client, read once from the environment.
 
 NEARHINT_ADDRESS      unix:PATH; unset: the socket under /run/nearhint if it is there
-NEARHINT_CACHE_DIR    artifacts; unset: nearhint under $XDG_CACHE_HOME or ~/.cache
+NEARHINT_CACHE_DIR    artifacts; unset: nearhint under $XDG_CACHE_HOME or ~/.cache, or for who has
+                      no home a folder of their own under /tmp
 NEARHINT_DISABLE      1: every call runs the original ops
 NEARHINT_TRUSTED_UID  user ids, with commas: they too may own the daemon's socket
 """
@@ -19,6 +20,8 @@ DEFAULT_SOCKET = Path("/run/nearhint/nearhint.sock")
 MAX_SOCKET_PATH_BYTES = 107
 """What fits into `sockaddr_un.sun_path` on Linux, unix(7)."""
 UID_DIGITS = 10
+HOMELESS = Path("/tmp")
+"""Where the cache of a user without a home is: `trust` refuses what somebody else put there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +101,12 @@ def _cache_dir(variables: Mapping[str, str]) -> Path:
             )
         return Path(given)
     base = variables.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~")) / ".cache"
-    return root / "nearhint"
+    if os.path.isabs(base):
+        return Path(base) / "nearhint"
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        return HOMELESS / f"nearhint-{os.geteuid()}"
+    return Path(home) / ".cache" / "nearhint"
 
 
 def _trusted_uids(text: str) -> frozenset[int]:

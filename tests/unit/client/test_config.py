@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path, PosixPath
+from typing import NoReturn
 
 import pytest
 
@@ -35,6 +38,21 @@ def test_everything_set() -> None:
 def test_the_cache_follows_xdg() -> None:
     assert from_environment({"XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/nearhint")
     assert from_environment({"XDG_CACHE_HOME": "relative"}).cache_dir.is_absolute()
+
+
+@pytest.mark.parametrize("home", [None, "relative"])
+def test_who_has_no_home_has_a_cache_that_does_not_depend_on_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    def nobody(uid: int) -> NoReturn:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    if home is None:
+        monkeypatch.delenv("HOME", raising=False)
+    else:
+        monkeypatch.setenv("HOME", home)
+    assert from_environment({}).cache_dir == Path(f"/tmp/nearhint-{os.geteuid()}")
 
 
 @pytest.mark.parametrize(
