@@ -46,12 +46,12 @@ def print_json(content: Mapping[str, object]) -> None:
 
 def stdout() -> Console:
     """The console for data."""
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False)
 
 
 def stderr() -> Console:
     """The console for talk."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
 def talk(line: str) -> None:

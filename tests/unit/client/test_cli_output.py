@@ -1,0 +1,21 @@
+"""What commands print: the text of errors and of sources as it is, wherever stdout leads."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.client import doubling
+from tests.unit.client.cli_cases import run
+
+from nearhint.cli_output import table
+from nearhint.testing import FakeDaemon
+
+COMPILER = "kernel.c:100:5: error: expected ':a:' before ':b:'"
+
+
+def test_what_a_compiler_said_is_printed_as_it_said_it(
+    explained: FakeDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explained.store.explained[doubling.KERNEL].rejected.append(COMPILER)
+    assert COMPILER in run("explain", "abab", "--address", explained.address).stdout
+    table(["reason"], [[COMPILER]])
+    assert COMPILER in capsys.readouterr().out
