@@ -49,6 +49,11 @@ def stdout() -> Console:
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False)
 
 
+def tell(text: str) -> None:
+    """Text for people on stdout; a line is as long as it is, and no terminal's width folds it."""
+    click.echo(text)
+
+
 def stderr() -> Console:
     """The console for talk."""
     return Console(stderr=True, highlight=False, emoji=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from nearhint.cli_output import print_json, stdout, table, talk, when
+from nearhint.cli_output import print_json, table, talk, tell, when
 from nearhint.commands.options import (
     address_option,
     connected,
@@ -73,22 +73,21 @@ def _print(
     tables: Sequence[Table],
     sizes: Sizes,
 ) -> None:
-    out = stdout()
     kernel = answer.kernel
-    out.print(f"kernel   {kernel.id}\ntitle    {kernel.title}", markup=False)
-    out.print(f"symbols  {', '.join(kernel.symbols) or 'none'}", markup=False)
+    tell(f"kernel   {kernel.id}\ntitle    {kernel.title}")
+    tell(f"symbols  {', '.join(kernel.symbols) or 'none'}")
     plural = "" if kernel.programs == 1 else "s"
-    out.print(f"used by  {kernel.programs} program{plural}", markup=False)
+    tell(f"used by  {kernel.programs} program{plural}")
     if kernel.reason:
-        out.print(f"no variant: {kernel.reason}", markup=False)
+        tell(f"no variant: {kernel.reason}")
     traffic = Traffic.of(answer)
-    out.print(f"reads    {text_at(traffic.read, sizes)} bytes", markup=False)
-    out.print(f"writes   {text_at(traffic.written, sizes)} bytes", markup=False)
+    tell(f"reads    {text_at(traffic.read, sizes)} bytes")
+    tell(f"writes   {text_at(traffic.written, sizes)} bytes")
     for target, selection in answer.selections.items():
         where = sizes_text(sizes) or "its one size"
-        out.print(f"\nat {where} on target {target[:12]}:", markup=False)
+        tell(f"\nat {where} on target {target[:12]}:")
         for line in _selection_lines(selection):
-            out.print(f"  {line}", markup=False)
+            tell(f"  {line}")
     for each in tables:
         _print_table(each)
         print_traffic(each, traffic)
@@ -112,11 +111,11 @@ def _print(
     print_searches(answer.searches, kernel.symbols)
     for heading, lines in (("rejected", answer.rejected), ("came from", answer.provenance)):
         if lines:
-            out.print(f"\n{heading}:", markup=False)
+            tell(f"\n{heading}:")
             for line in lines:
-                out.print(f"  {line}", markup=False)
+                tell(f"  {line}")
     if answer.ir:
-        out.print(f"\nIR:\n{answer.ir}", markup=False)
+        tell(f"\nIR:\n{answer.ir}")
     if not tables:
         talk("no Table yet: the original ops serve")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import click
 
-from nearhint.cli_output import print_json, stdout, table, talk
+from nearhint.cli_output import print_json, table, talk, tell
 from nearhint.commands.options import (
     actor,
     address_option,
@@ -65,10 +65,9 @@ def status(address: str | None, as_json: bool) -> None:
             }
         )
         return
-    out = stdout()
-    out.print(f"nearhintd {info.version} is {answer.state}", markup=False)
+    tell(f"nearhintd {info.version} is {answer.state}")
     if answer.metrics_address:
-        out.print(f"metrics at {answer.metrics_address}", markup=False)
+        tell(f"metrics at {answer.metrics_address}")
     _devices(answer.devices)
     queued = sum(answer.queued_jobs.values())
     table(["what", "#"], [*counts.items(), ("queued_jobs", queued)])

@@ -19,3 +19,12 @@ def test_what_a_compiler_said_is_printed_as_it_said_it(
     assert COMPILER in run("explain", "abab", "--address", explained.address).stdout
     table(["reason"], [[COMPILER]])
     assert COMPILER in capsys.readouterr().out
+
+
+def test_a_line_is_as_long_as_it_is(explained: FakeDaemon) -> None:
+    line = "  y[i] = " + " + ".join(f"x{number}[i]" for number in range(100))
+    explained.store.explained[doubling.KERNEL].ir = f"kernel (k0)\n{line}"
+    explained.store.explained[doubling.KERNEL].rejected.append(line)
+    told = run("explain", "abab", "--address", explained.address).stdout.splitlines()
+    assert line in told
+    assert f"  {line}" in told
