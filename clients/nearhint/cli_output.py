@@ -45,8 +45,9 @@ def print_json(content: Mapping[str, object]) -> None:
 
 
 def stdout() -> Console:
-    """The console for data."""
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False)
+    """The console for data; what is printed is nowhere where a process has no stdout."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return Console(width=None if is_terminal else PIPE_WIDTH, highlight=False, emoji=False)
 
 
 def tell(text: str) -> None:
