@@ -13,6 +13,7 @@ the engine closes its Connection before a fork (`nearhint._engine`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,7 +112,7 @@ class Connection:
             self._identity = _identity(real)
         except OSError as error:
             raise DaemonUnreachable(address=address, problem=error.strerror) from error
-        self._channel = grpc.insecure_channel(f"unix:{quote(str(real))}", options=_OPTIONS)
+        self._channel = grpc.insecure_channel(f"unix:{quote(os.fsencode(real))}", options=_OPTIONS)
         self._admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
         self._artifacts = artifact_service_pb2_grpc.ArtifactServiceStub(self._channel)
         self._kernels = kernel_service_pb2_grpc.KernelServiceStub(self._channel)

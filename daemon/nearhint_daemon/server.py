@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -92,7 +93,7 @@ class Server:
         """Binds the socket, mode 0660, and reports SERVING; raises `SocketInUse`."""
         try:
             # gRPC reads a URI: what means something else there has to be quoted.
-            self._server.add_insecure_port(f"unix:{quote(str(self._socket_path))}")
+            self._server.add_insecure_port(f"unix:{quote(os.fsencode(self._socket_path))}")
             await self._server.start()
         except RuntimeError as error:
             raise SocketInUse(f"cannot listen on {self._socket_path}: {error}") from None

@@ -198,8 +198,9 @@ def test_a_terminal_that_closes_drains_it_unless_it_is_to_outlive_that(tmp_path:
         assert daemon.status().state == "serving"
 
 
-def test_a_socket_may_lie_where_names_have_signs_of_an_address(tmp_path: Path) -> None:
-    folder = tmp_path / "a b%20c#d?e"
+@pytest.mark.parametrize("name", ["a b%20c#d?e", os.fsdecode(b"no UTF-8 \xff")])
+def test_a_socket_may_lie_where_names_have_signs_of_an_address(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
     folder.mkdir()
     address = f"unix:{folder}/run/s"
     with daemon_in(folder) as daemon:
