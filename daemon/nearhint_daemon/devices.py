@@ -11,11 +11,13 @@ done again; so does, of a refinement, what is more urgent.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from nearhint_daemon import logs
@@ -40,6 +42,8 @@ UTILISATION_LIMIT_S = 10.0
 SPELL_S = 2.0
 HELLO_RETRY_S = 15.0
 CUDA = "cuda"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+DEVICE_NODES = Path("/dev")
 
 IsIdle = Callable[[str], Awaitable[bool]]
 
@@ -313,12 +317,12 @@ def _set_unusable(slot: _Slot, error: WorkersError) -> None:
 async def _is_idle(name: str) -> bool:
     if not name.startswith("cuda:"):
         return os.getloadavg()[0] <= IDLE_LOAD * len(os.sched_getaffinity(0))
-    utilisation = await _gpu_utilisation(name.removeprefix("cuda:"))
+    utilisation = await _gpu_utilisation(tool_name(int(name.removeprefix("cuda:"))))
     return utilisation is not None and utilisation <= IDLE_UTILISATION_PERCENT
 
 
-async def _gpu_utilisation(index: str) -> int | None:
-    command = ("nvidia-smi", f"--id={index}", "--query-gpu=utilization.gpu")
+async def _gpu_utilisation(identity: str) -> int | None:
+    command = ("nvidia-smi", f"--id={identity}", "--query-gpu=utilization.gpu")
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -344,11 +348,38 @@ async def _gpu_utilisation(index: str) -> int | None:
 
 
 def default_names(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The CPU, and each CUDA device that the kernel's driver shows."""
-    if environment.get("CUDA_VISIBLE_DEVICES") == "":
-        return ("cpu",)
+    """The CPU, and each CUDA device that the kernel's driver shows and the environment does not
+    hide.
+    """
     try:
-        count = len([n for n in os.listdir("/dev") if n.startswith("nvidia") and n[6:].isdigit()])
+        nodes = [node.name.removeprefix("nvidia") for node in DEVICE_NODES.glob("nvidia*")]
     except OSError:
-        count = 0
+        nodes = []
+    count = sum(map(str.isdecimal, nodes))
+    visible = environment.get(VISIBLE)
+    if visible is not None:
+        count = min(count, len(_named(visible, count=count)))
     return ("cpu", *(f"cuda:{index}" for index in range(count)))
+
+
+def tool_name(index: int, environment: Mapping[str, str] = os.environ) -> str:
+    """What the driver's tool knows a CUDA device by: it heeds no `CUDA_VISIBLE_DEVICES`."""
+    visible = environment.get(VISIBLE)
+    if visible is None:
+        return str(index)
+    named = _named(visible)
+    return named[index] if index < len(named) else str(index)
+
+
+def _named(visible: str, *, count: int | None = None) -> list[str]:
+    """What a `CUDA_VISIBLE_DEVICES` names: numbers below `count`, GPU-UUID and MIG-UUID.
+
+    The driver sees those before the first that is none (CUDA C++ Programming Guide, "CUDA
+    Environment Variables").
+    """
+
+    def is_one(name: str) -> bool:
+        is_number = name.isdecimal() and (count is None or int(name) < count)
+        return is_number or name.startswith(("GPU-", "MIG-"))
+
+    return list(itertools.takewhile(is_one, map(str.strip, visible.split(","))))

@@ -296,8 +296,51 @@ def test_a_gpu_whose_tool_says_nothing_counts_as_busy(
     assert asyncio.run(devices._is_idle("cuda:0")) is idle
 
 
-def test_a_process_that_hides_its_gpus_has_none() -> None:
-    assert default_names({"CUDA_VISIBLE_DEVICES": ""}) == ("cpu",)
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        (None, 4),
+        ("", 0),
+        ("-1", 0),
+        ("NoDevFiles", 0),
+        ("3", 1),
+        ("2, 0", 2),
+        ("1,-1,2", 1),
+        ("0,4,1", 1),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,1", 2),
+        ("MIG-6f1b6c0e-0b0a-5c6e-9a39-5d1c8f0a7d11", 1),
+    ],
+)
+def test_the_gpus_of_a_daemon_are_those_that_its_environment_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(devices, "DEVICE_NODES", tmp_path)
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert default_names(environment) == ("cpu", *(f"cuda:{index}" for index in range(count)))
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "asked"),
+    [(None, "cuda:1", "1"), ("3,2", "cuda:1", "2"), ("0,GPU-8932f937", "cuda:1", "GPU-8932f937")],
+)
+def test_whether_a_gpu_is_idle_is_asked_of_the_one_that_its_workers_see(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str | None,
+    device: str,
+    asked: str,
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f'#!/bin/sh\n[ "$1" = "--id={asked}" ] && echo 3 || echo 97\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert asyncio.run(devices._is_idle(device))
 
 
 def test_turns_are_given_by_order_then_arrival() -> None:
