@@ -21,6 +21,7 @@ from nearhint.demo import lines, second
 from nearhint.demo.budget import Budget, Costs
 from nearhint.demo.conditions import conditions
 from nearhint.demo.daemon import DemoDaemon, environment, explained, lost, results
+from nearhint.demo.ending import interrupted_when_told_to_end
 from nearhint.demo.models import Encoder, check_present, warm_up_capture
 from nearhint.demo.options import DemoOptions
 from nearhint.demo.report import (
@@ -53,16 +54,17 @@ def run(options: DemoOptions, *, tell: Callable[[str], None]) -> DemoReport:
     directory = Path(tempfile.mkdtemp(prefix="nearhint-demo-"))
     daemon = DemoDaemon(directory)
     outside = dict(os.environ)
-    try:
-        os.environ.update(environment(daemon, directory))
-        stages = Stages(Console(stderr=True))
-        return _Demo(options, daemon, directory, budget=budget, stages=stages, tell=tell).run()
-    finally:
-        shutdown()
-        daemon.stop()
-        os.environ.clear()
-        os.environ.update(outside)
-        shutil.rmtree(directory, ignore_errors=True)
+    with interrupted_when_told_to_end():
+        try:
+            os.environ.update(environment(daemon, directory))
+            stages = Stages(Console(stderr=True))
+            return _Demo(options, daemon, directory, budget=budget, stages=stages, tell=tell).run()
+        finally:
+            shutdown()
+            daemon.stop()
+            os.environ.clear()
+            os.environ.update(outside)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 class _Demo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,6 +188,40 @@ def test_tuning_is_waited_for_no_longer_than_was_asked(monkeypatch: pytest.Monke
     report, _ = stage.run(DemoOptions(sizes=PAIRS, budget_s=1e6, settle_timeout_s=1e-9))
     assert not report.tuning.settled
     assert sum(stage.settle_s) < 1e-9
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_told_to_end_stops_its_daemon(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    seen: list[str] = []
+
+    class Told(_Daemon):
+        def __init__(self, directory: Path) -> None:
+            super().__init__(seen)
+            self.directory = directory
+
+        def start(self) -> None:
+            super().start()
+            signal.raise_signal(number)
+            raise AssertionError("it went on")
+
+        def stop(self) -> None:
+            assert self.directory.is_dir()
+            seen.append(str(self.directory))
+
+    Stage(monkeypatch, tuned_after=1)
+    monkeypatch.setattr(phases, "DemoDaemon", Told)
+    monkeypatch.setattr(phases, "check_present", lambda **_: None)
+    before = signal.signal(number, lambda *_: None)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            phases.run(DemoOptions(sizes=PAIRS), tell=seen.append)
+    finally:
+        signal.signal(number, before)
+    started, directory = seen
+    assert started == "daemon starts"
+    assert not Path(directory).exists()
 
 
 def test_on_a_terminal_a_phase_is_a_bar_that_goes_away() -> None:
