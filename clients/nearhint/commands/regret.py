@@ -100,8 +100,9 @@ def regret(
         raise InvalidSetting(
             name="--at", expected="with one KERNEL and without --sizes", value=", ".join(at)
         )
-    points = tuple(read_dims(text, option="--at") for text in at)
-    options = Options(sizes or 0, points, seed, selectors)
+    points = (read_dims(text, option="--at") for text in at)
+    different = tuple({frozenset(point.items()): point for point in points}.values())
+    options = Options(sizes or 0, different, seed, selectors)
     judged: list[Judged] = []
     with connected(address) as connection:
         for kernel in kernels:
@@ -109,6 +110,7 @@ def regret(
         if not kernels:
             for kernel in _tuned(connection):
                 judged += _judge_if_possible(connection, kernel, options)
+    judged = list({(each.kernel, each.plan.target_id): each for each in judged}.values())
     if as_json:
         print_json(_as_json(judged, options))
     else:

@@ -140,6 +140,15 @@ def test_regret_reads_sizes_that_are_given(judged: FakeDaemon) -> None:
     assert [convert.size_hint_from_proto(each) for each in request.at] == [{"k0": 100}, {"k0": 101}]
 
 
+def test_what_is_named_twice_is_judged_once(judged: FakeDaemon) -> None:
+    at = ("--at", "k0=100", "--at", "k0=101", "--at", "k0=100")
+    assert run("regret", "abab", *at, "--address", judged.address).exit_code == ExitCode.OK
+    (request,) = judged.asked("MeasureRegret")
+    assert [convert.size_hint_from_proto(each) for each in request.at] == [{"k0": 100}, {"k0": 101}]
+    twice = run("regret", "abab", doubling.KERNEL, "--json", "--address", judged.address)
+    assert len(json.loads(twice.stdout)["tables"]) == 1
+
+
 def test_regret_that_left_sizes_out_is_partial_and_without_any_failed(judged: FakeDaemon) -> None:
     plan = judged.store.regret_plans[doubling.KERNEL].plans[0]
     plan.points.add(dims=[102])
