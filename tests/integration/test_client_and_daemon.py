@@ -118,7 +118,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def handle(tuned: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProgramHandle]:
     """What a second process sees; it comes back quickly after a loss."""
     read = config.from_environment
-    monkeypatch.setattr(config, "from_environment", lambda: replace(read(), retry_spread_s=0.1))
+    monkeypatch.setattr(
+        config, "from_environment", lambda *given: replace(read(*given), retry_spread_s=0.1)
+    )
     yield session_for(tuned.address, cpu_device()).register(DOUBLE)
     session.shutdown()
 

@@ -78,7 +78,9 @@ def environment(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setenv("NEARHINT_ADDRESS", daemon.address)
     monkeypatch.setenv("NEARHINT_CACHE_DIR", str(daemon.folder / "cache"))
     read = config.from_environment
-    monkeypatch.setattr(config, "from_environment", lambda: replace(read(), retry_spread_s=0.1))
+    monkeypatch.setattr(
+        config, "from_environment", lambda *given: replace(read(*given), retry_spread_s=0.1)
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.compiler.reset()

@@ -104,8 +104,8 @@ def connected(address: str | None) -> Generator[Connection]:
 
 def open_connection(address: str | None) -> Connection:
     """The same, for whoever closes it themselves."""
-    settings = config.from_environment()
-    chosen = address or settings.address
+    settings = read_settings(address)
+    chosen = settings.address
     if chosen is None:
         raise DaemonUnreachable(address="no address", problem="NEARHINT_ADDRESS is not set")
     connection = Connection(
@@ -122,9 +122,15 @@ def open_connection(address: str | None) -> Connection:
     return connection
 
 
-def check_enabled() -> None:
+def read_settings(address: str | None) -> config.Config:
+    """The environment's, but for an address that is given; raises `InvalidSetting`."""
+    given = {"NEARHINT_ADDRESS": address} if address else {}
+    return config.from_environment({**os.environ, **given})
+
+
+def check_enabled(address: str | None = None) -> None:
     """Raises `Disabled` where models would run as captured, so that there is nothing to show."""
-    if config.from_environment().is_disabled:
+    if read_settings(address).is_disabled:
         raise Disabled(name="NEARHINT_DISABLE")
 
 

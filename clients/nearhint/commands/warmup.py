@@ -100,7 +100,7 @@ def warmup(
     exit code 7 if something failed or is left. Run it again to go on: no finished measurement is
     repeated. Needs nearhint[torch].
     """
-    check_enabled()
+    check_enabled(address)
     points: list[Sizes] = read_sizes(sizes) if sizes else []
     if sizes_file is not None:
         points += read_sizes_file(sizes_file)

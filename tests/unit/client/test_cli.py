@@ -59,6 +59,15 @@ def test_the_address_comes_from_the_environment_too(
     assert run("status").exit_code == ExitCode.OK
 
 
+@pytest.mark.parametrize("arguments", [("status",), ("warmup", "no_module:f", "--sizes", "n=1")])
+def test_an_address_that_is_given_wins_over_one_that_means_nothing(
+    explained: FakeDaemon, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("NEARHINT_ADDRESS", "localhost:50051")
+    result = run(*arguments, "--address", explained.address)
+    assert "SETTING_INVALID" not in result.stderr
+
+
 def test_kernels_reads_every_page(explained: FakeDaemon) -> None:
     for number in range(2500):
         name = f"{number:064x}"
