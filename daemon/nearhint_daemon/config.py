@@ -229,18 +229,19 @@ def load(
     environment: Mapping[str, str] = os.environ,
     file: Path | None = None,
 ) -> Loaded:
-    """Merges all sources; a flag that is None was not given.
+    """Merges all sources; a flag that is None was not given, nor was a variable that is empty.
 
     Raises `InvalidConfiguration` naming the setting, its value and its origin.
     """
     values: dict[str, object] = {}
     origins = dict.fromkeys(SETTINGS, "default")
     warnings: list[str] = []
-    path = file or (Path(environment[FILE_VARIABLE]) if FILE_VARIABLE in environment else None)
+    variables = {variable: value for variable, value in environment.items() if value}
+    path = file or (Path(variables[FILE_VARIABLE]) if FILE_VARIABLE in variables else None)
     if path is not None:
         for name, value in _read_file(path).items():
             _take(values, origins, name, value, f"file {path}")
-    for variable, value in sorted(environment.items()):
+    for variable, value in sorted(variables.items()):
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in CLIENT_VARIABLES:
             continue

@@ -33,6 +33,12 @@ def test_an_unknown_setting_is_an_error_that_names_the_likely_one(tmp_path: Path
         settings.load({}, environment={"NEARHINT_METRIC_PORT": "1"})
 
 
+@pytest.mark.parametrize("name", ["CONFIG", "ADDRESS", "THREADS"])
+def test_a_variable_that_is_empty_is_not_set(name: str) -> None:
+    loaded = settings.load({}, environment={f"NEARHINT_{name}": ""})
+    assert loaded == settings.load({}, environment={})
+
+
 def test_variables_of_the_client_are_let_pass() -> None:
     read = frozenset(re.findall(r"^(NEARHINT_[A-Z_]+) ", client_config.__doc__ or "", re.MULTILINE))
     assert len(read) == 4
