@@ -450,7 +450,7 @@ class Core:
                 self.metrics.quarantined.set(self.quarantine.count())
                 self.metrics.watchers.set(self.tables.watchers)
                 self.metrics.traffic_sizes.set(self.traffic.sizes())
-                self.metrics.generation.set(self.tables.change_seq)
+                self.metrics.generation.set(self.tables.generation)
                 self.metrics.table_age_seconds.set(time.monotonic() - self.tables.published_at)
             await asyncio.sleep(GAUGES_S)
 

@@ -89,6 +89,11 @@ class TableIndex:
         for row in rows:
             self._keep(row)
 
+    @property
+    def generation(self) -> int:
+        """The newest generation of any Table, 0 where there is none."""
+        return max((entry.generation for entry in self._entries.values()), default=0)
+
     def entry(self, key: TableKey) -> Entry | None:
         """The newest Table as it was written."""
         return self._entries.get(key)

@@ -484,3 +484,19 @@ def test_a_table_keeps_the_most_used_hints(tmp_path: Path) -> None:
 
 def _used(program: str, size: int) -> Used:
     return Used(program=program, sizes={"s0": size}, calls=5, launches=(0, 0, 5, 0))
+
+
+def test_the_newest_generation_is_a_tables_also_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, regret_share=0, refine_share=0) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            await daemon.at_rest()
+            (table,) = await daemon.client.tables_of(registered)
+            await daemon.core.devices.set_policy("cpu", "never", actor="ann")  # a later change
+        async with running(tmp_path, regret_share=0, refine_share=0) as daemon:
+            shown = daemon.core.metrics.registry.get_sample_value
+            await until(lambda: shown("nearhint_store_size_bytes", {"what": "db"}))
+            assert shown("nearhint_dispatch_table_version") == table.generation
+
+    asyncio.run(scenario())
