@@ -22,6 +22,9 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 PIPE_WIDTH = 200
 """Columns where stdout is no terminal: nothing is cut off for a file."""
 
+IDENTITIES = frozenset({"kernel", "variant", "target"})
+"""Columns of what is named in the next command."""
+
 
 def replace_what_no_terminal_shows() -> None:
     """Signs that the encoding of stdout or stderr lacks are replaced, not a reason to fail."""
@@ -66,11 +69,19 @@ def talk(line: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    """A table on stdout; a column whose name ends in a unit or a number sign is right-aligned."""
+    """A table on stdout; a column whose name ends in a unit or a number sign is right-aligned.
+
+    `IDENTITIES` stay on one line, as long as a terminal is not narrower than them.
+    """
     drawn = Table(title=title or None, title_justify="left", title_style="bold")
     for column in columns:
         is_number = column.endswith(("#", "%", "µs", "ms", "log2"))
-        drawn.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        drawn.add_column(
+            column,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=column in IDENTITIES,
+        )
     for row in rows:
         drawn.add_row(*(escape(str(cell)) for cell in row))
     stdout().print(drawn)

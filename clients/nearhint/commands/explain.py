@@ -131,6 +131,7 @@ def _print_table(each: Table) -> None:
                     _hint(each, row),
                     f"T{row.tier}",
                     rank + 1,
+                    variant.id[:12],
                     variant.schedule + (" (default)" if position == each.default else ""),
                     guard_text(variant.guard),
                     *_timing(timing, best_ns),
@@ -138,11 +139,23 @@ def _print_table(each: Table) -> None:
             )
         for fallback, timing in row.fallbacks:
             name = f"original ops {fallback[:12]}"
-            rows.append((_hint(each, row), f"T{row.tier}", "", name, "", *_timing(timing, best_ns)))
+            rows.append(
+                (_hint(each, row), f"T{row.tier}", "", "", name, "", *_timing(timing, best_ns))
+            )
     if each.pins:
         print_pins(each)
     table(
-        ["hint", "tier", "rank #", "candidate", "guard", "median µs", "spread %", "over best %"],
+        [
+            "hint",
+            "tier",
+            "rank #",
+            "variant",
+            "candidate",
+            "guard",
+            "median µs",
+            "spread %",
+            "over best %",
+        ],
         rows,
         title=(
             f"target {each.target[:12]}, generation {each.generation}, "

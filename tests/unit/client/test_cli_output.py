@@ -9,6 +9,7 @@ import pytest
 from tests.unit.client import doubling
 from tests.unit.client.cli_cases import run
 
+from nearhint import cli_output
 from nearhint.cli_output import table
 from nearhint.exit_codes import ExitCode
 from nearhint.testing import FakeDaemon
@@ -41,3 +42,18 @@ def test_a_process_without_stdout_ends_as_others_do(explained: FakeDaemon, comma
     ended = subprocess.run(arguments, stderr=subprocess.PIPE, timeout=60, check=False)
     assert ended.returncode == ExitCode.OK, ended.stderr.decode()
     assert b"Traceback" not in ended.stderr
+
+
+def test_explain_names_the_variant_that_an_operator_is_to_name(explained: FakeDaemon) -> None:
+    told = run("explain", "abab", "--address", explained.address).stdout.splitlines()
+    (row,) = [line for line in told if "schedule 1 (default)" in line and "k0=64 " in line]
+    assert doubling.variant().id[:12] in row
+
+
+def test_what_is_named_in_the_next_command_is_on_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_output, "PIPE_WIDTH", 80)
+    columns = ("kernel", "title", "symbols", "tier", "hints #", "programs #", "why none")
+    table(columns, [("a1b2c3d4e5f6", "pow+mean+add+rsqrt+mul", "k0, k1", "T2", 4, 1, "")])
+    assert "a1b2c3d4e5f6" in capsys.readouterr().out
