@@ -245,6 +245,14 @@ def test_every_alert_has_a_section_of_the_runbook_and_no_other_has() -> None:
         assert rule["labels"]["severity"] in {"page", "ticket"}
 
 
+def test_the_runbook_asks_the_daemon_that_the_unit_starts() -> None:
+    first = text_of("runbook.md").partition("$ nearhint ")[0]
+    assert f"$ export NEARHINT_TRUSTED_UID=$(id -u {unit()['User'][0]})" in first
+    (line,) = unit()["ExecStart"]
+    (shown,) = re.findall(r"`nearhintd (config show .*?)`", text_of("runbook.md"))
+    assert "--config " + shlex.split(line)[-1] in shown
+
+
 def test_every_event_in_the_runbook_is_one_that_is_logged() -> None:
     events = re.findall(r"`([a-z]+_[a-z_]+|quarantined)`", text_of("runbook.md"))
     events = [name for name in events if name not in settings.SETTINGS and "nearhint" not in name]
