@@ -110,7 +110,7 @@ class ArtifactCache:
         return self._root() / name[:2] / name
 
     def _root(self) -> Path:
-        if self._checked is None:
+        if self._checked is None or not os.path.isdir(self._checked):  # somebody may remove it
             try:
                 self._checked = private_directory(self.directory, trusted_uids=self.trusted_uids)
             except UntrustedPath:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,15 @@ def test_only_what_the_cache_wrote_is_counted_and_deleted(tmp_path: Path) -> Non
         assert kept.obtain(content_hash(binary), len(binary), Source(binary)) == binary
     assert kept.size_bytes() == 4096
     assert all(other.exists() for other in others)
+
+
+def test_a_directory_that_is_removed_is_made_again(tmp_path: Path) -> None:
+    kept = cache(tmp_path)
+    kept.obtain(SHA256, len(BINARY), Source(BINARY))
+    shutil.rmtree(tmp_path / "cache")
+    assert kept.obtain(SHA256, len(BINARY), Source(BINARY)) == BINARY
+    assert kept.obtain(SHA256, len(BINARY), never) == BINARY
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
 
 
 def test_a_directory_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
