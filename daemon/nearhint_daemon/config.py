@@ -43,7 +43,7 @@ def _count(low: int, high: int) -> Callable[[object], int]:
 def _seconds(value: object) -> float:
     try:
         parsed = float(value) if isinstance(value, int | float | str) else -1.0
-    except ValueError:
+    except (ValueError, OverflowError):
         parsed = -1.0
     if isinstance(value, bool) or not 0.0 <= parsed <= 86_400.0:
         raise ValueError("must be a number of seconds from 0 to 86400")
@@ -60,7 +60,7 @@ def _positive_seconds(value: object) -> float:
 def _share(value: object) -> float:
     try:
         parsed = float(value) if isinstance(value, int | float | str) else -1.0
-    except ValueError:
+    except (ValueError, OverflowError):
         parsed = -1.0
     if isinstance(value, bool) or not 0.0 <= parsed <= 1.0:
         raise ValueError("must be a number from 0 to 1")
