@@ -54,13 +54,18 @@ def socket_path(address: str) -> Path:
         raise InvalidSetting(
             name="the address", expected="unix:PATH with an absolute path", value=address
         )
+    check_length(path, value=address)
+    return path
+
+
+def check_length(path: Path, *, value: object) -> None:
+    """Raises `InvalidSetting`, which shows `value`, where no socket can be at this path."""
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise InvalidSetting(
             name="the address",
-            expected=f"a socket path of at most {MAX_SOCKET_PATH_BYTES} bytes",
-            value=address,
+            expected=f"a socket path of at most {MAX_SOCKET_PATH_BYTES} bytes, links resolved",
+            value=value,
         )
-    return path
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Config:

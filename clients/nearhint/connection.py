@@ -24,7 +24,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from nearhint.config import socket_path
+from nearhint.config import check_length, socket_path
 from nearhint.counters import Counters
 from nearhint.errors import (
     DaemonFailed,
@@ -108,6 +108,7 @@ class Connection:
         path = socket_path(address)
         try:
             real = trusted_socket(path, trusted_uids=trusted_uids)
+            check_length(real, value=real)
             self._socket = real
             self._identity = _identity(real)
         except OSError as error:

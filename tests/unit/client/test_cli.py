@@ -68,6 +68,16 @@ def test_an_address_that_is_given_wins_over_one_that_means_nothing(
     assert "SETTING_INVALID" not in result.stderr
 
 
+def test_a_socket_whose_path_is_too_long_without_links_is_a_wrong_address(tmp_path: Path) -> None:
+    far = tmp_path / ("far" * 36)
+    far.mkdir()
+    (tmp_path / "link").symlink_to(far)
+    with FakeDaemon(tmp_path / "link") as daemon:
+        result = run("status", "--address", daemon.address)
+    assert result.exit_code == ExitCode.USAGE, result.stderr
+    assert "at most 107 bytes, links resolved" in result.stderr
+
+
 def test_kernels_reads_every_page(explained: FakeDaemon) -> None:
     for number in range(2500):
         name = f"{number:064x}"
