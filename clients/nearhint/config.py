@@ -9,6 +9,7 @@ NEARHINT_TRUSTED_UID  user ids, with commas: they too may own the daemon's socke
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ DEFAULT_SOCKET = Path("/run/nearhint/nearhint.sock")
 MAX_SOCKET_PATH_BYTES = 107
 """What fits into `sockaddr_un.sun_path` on Linux, unix(7)."""
 UID_DIGITS = 10
+PREFIX = "NEARHINT_"
+NAMES = ("ADDRESS", "CACHE_DIR", "DISABLE", "TRUSTED_UID")
+SIMILAR = 0.75
+"""How alike, by `difflib`, the name of a variable and of a setting are where that was meant."""
 HOMELESS = Path("/tmp")
 """Where the cache of a user without a home is: `trust` refuses what somebody else put there."""
 
@@ -82,6 +87,24 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Config:
         trusted_uids=_trusted_uids(variables.get("NEARHINT_TRUSTED_UID", "")),
         is_disabled=_switch("NEARHINT_DISABLE", variables.get("NEARHINT_DISABLE", "")),
     )
+
+
+def misspelt(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables that are no settings, but nearly; by each what was meant.
+
+    The daemon's have the same prefix, and are not among them.
+
+    >>> misspelt({"NEARHINT_DISABLED": "1", "NEARHINT_STATE_DIR": "/x"})
+    {'NEARHINT_DISABLED': 'NEARHINT_DISABLE'}
+    """
+    variables = os.environ if environment is None else environment
+    found: dict[str, str] = {}
+    for variable in sorted(variables):
+        name = variable.removeprefix(PREFIX)
+        if name != variable and name not in NAMES:
+            near = difflib.get_close_matches(name, NAMES, n=1, cutoff=SIMILAR)
+            found.update((variable, PREFIX + meant) for meant in near)
+    return found
 
 
 def without_daemon() -> Config:

@@ -165,6 +165,8 @@ def session_for(address: str | None, device: Device, *, device_index: int = 0) -
 def _open(address: str | None, device: Device, device_index: int) -> Session:
     engine: Engine | None = None
     reason = ""
+    for name, meant in config.misspelt().items():
+        log.warning("setting_unknown %s; did you mean %s?", name, meant)
     try:
         settings = config.from_environment()
         if address is not None:

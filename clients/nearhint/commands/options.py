@@ -58,6 +58,8 @@ def exits(command: Callable[Arguments, ExitCode | None]) -> Callable[Arguments, 
     @wraps(command)
     def run(*args: Arguments.args, **options: Arguments.kwargs) -> None:
         replace_what_no_terminal_shows()
+        for name, meant in config.misspelt().items():
+            talk(f"nearhint: {name} is no setting; did you mean {meant}?")
         try:
             _check_text(options)
             code = command(*args, **options) or ExitCode.OK

@@ -8,10 +8,13 @@ from pathlib import Path, PosixPath
 from typing import NoReturn
 
 import pytest
+from tests.unit.client import doubling
+from tests.unit.client.cli_cases import run
 
-from nearhint import config
+from nearhint import config, session
 from nearhint.config import from_environment, socket_path
 from nearhint.errors import InvalidSetting
+from nearhint_daemon.config import CLIENT_VARIABLES, FILE_VARIABLE, SETTINGS
 
 
 def test_nothing_set_means_the_cache_under_home_and_no_switches() -> None:
@@ -86,6 +89,29 @@ def test_a_default_socket_that_this_user_may_not_look_for_is_the_address(
 ) -> None:
     monkeypatch.setattr(config, "DEFAULT_SOCKET", Hidden("/run/nearhint/nearhint.sock"))
     assert from_environment({}).address == "unix:/run/nearhint/nearhint.sock"
+
+
+def test_a_variable_that_is_nearly_a_setting_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(session.log, "warning", lambda text, *of: logged.append(text % of))
+    monkeypatch.setenv("NEARHINT_DISABLED", "1")
+    monkeypatch.setenv("NEARHINT_ADDRES", "unix:/run/x.sock")
+    session.session_for(None, doubling.DEVICE)
+    assert logged == [
+        "setting_unknown NEARHINT_ADDRES; did you mean NEARHINT_ADDRESS?",
+        "setting_unknown NEARHINT_DISABLED; did you mean NEARHINT_DISABLE?",
+    ]
+    told = run("status").stderr
+    for line in logged:
+        assert line.rpartition("; ")[2] in told
+
+
+def test_no_setting_of_the_daemons_is_nearly_one_of_the_clients() -> None:
+    daemons = {f"NEARHINT_{name.upper()}": "1" for name in (*SETTINGS, "config")}
+    assert config.misspelt(daemons) == {}
+    assert set(config.NAMES) == {
+        variable.removeprefix(config.PREFIX) for variable in CLIENT_VARIABLES - {FILE_VARIABLE}
+    } | {"ADDRESS"}
 
 
 @pytest.mark.parametrize("address", ["unix:/a/b.sock", "unix:///a/b.sock"])
