@@ -8,6 +8,7 @@ import json
 import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec
@@ -36,6 +37,7 @@ def _exits(command: Callable[Arguments, ExitCode]) -> Callable[Arguments, None]:
 
     @wraps(command)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        _replace_what_no_terminal_shows()
         try:
             code = command(*args, **kwargs)
         except DaemonError as error:
@@ -55,6 +57,14 @@ def _exits(command: Callable[Arguments, ExitCode]) -> Callable[Arguments, None]:
         sys.exit(int(code))
 
     return run
+
+
+def _replace_what_no_terminal_shows() -> None:
+    """Signs that the encoding of stdout or stderr lacks are replaced, not a reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
 
 
 _file_option = click.option(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -203,3 +204,17 @@ def test_a_stdout_that_is_full_ends_with_one_line() -> None:
         )
     assert ended.returncode == ExitCode.FAILED
     assert ended.stderr.decode() == "nearhintd: stdout takes no more: No space left on device\n"
+
+
+def test_signs_that_an_encoding_lacks_are_replaced(tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"no UTF-8 \xff.toml")
+    file.write_text("threads = 3\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "nearhint_daemon", "config", "show", "--origin", "--config", file],
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == ExitCode.OK, ended.stderr.decode()
+    assert b"no UTF-8 \\udcff.toml" in ended.stdout
