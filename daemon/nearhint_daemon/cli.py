@@ -17,7 +17,7 @@ import click
 
 from nearhint_daemon import config as settings
 from nearhint_daemon import logs
-from nearhint_daemon.errors import DaemonError
+from nearhint_daemon.errors import DaemonError, StoreError
 from nearhint_daemon.exit_codes import ExitCode
 
 SCHEMA_VERSION = 1
@@ -136,6 +136,8 @@ def db_check(state_dir: str | None, file: Path | None, as_json: bool) -> ExitCod
         report = check(loaded.config.state_dir)
     except sqlite3.DatabaseError as error:
         report = {"problems": [f"the database cannot be read: {error}"], "rows": {}}
+    except PermissionError as error:
+        raise StoreError(f"{error.filename} cannot be read: {error.strerror}") from error
     except OSError as error:
         report = {"problems": [f"the state directory cannot be used: {error}"], "rows": {}}
     problems, rows = report["problems"], report["rows"]

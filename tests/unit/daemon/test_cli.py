@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import sqlite3
@@ -73,6 +74,20 @@ def test_a_state_directory_that_is_no_such_thing_is_a_problem(state_dir: Path) -
     assert result.exit_code == ExitCode.INTEGRITY, result.output
     (problem,) = json.loads(result.stdout)["problems"]
     assert str(artifacts) in problem
+
+
+def test_whoever_may_not_read_the_state_directory_is_not_told_of_damage(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)  # root may read everything
+    result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir)])
+    assert result.exit_code == ExitCode.FAILED, result.output
+    assert result.stderr.startswith("nearhintd: STORE_FAILED: ")
+    assert "Permission denied" in result.stderr
+    assert result.stdout == ""
 
 
 def test_a_sound_database_passes_the_check(state_dir: Path) -> None:
