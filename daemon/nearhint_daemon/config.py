@@ -77,11 +77,13 @@ def _one_of(*names: str) -> Callable[[object], str]:
 
 
 def _path(value: object) -> Path:
-    if isinstance(value, Path):
-        return value
-    if not isinstance(value, str) or not value or "\0" in value:
+    """Absolute: errors and reproducers name files below it to who is somewhere else."""
+    if not isinstance(value, Path | str) or not str(value) or "\0" in str(value):
         raise ValueError("must be a path")
-    return Path(value)
+    try:
+        return Path(value).absolute()
+    except OSError:  # somebody removed it
+        raise ValueError("must be absolute: there is no working directory") from None
 
 
 def _address(value: object) -> str:

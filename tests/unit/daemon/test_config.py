@@ -94,6 +94,25 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None
         settings.load({}, environment={}, file=file)
 
 
+def test_a_state_directory_is_named_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in ("state", Path("state")):
+        loaded = settings.load({"state_dir": given}, environment={})
+        assert loaded.config.state_dir == tmp_path / "state"
+
+
+def test_a_working_directory_that_is_gone_names_no_state_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InvalidConfiguration, match="state_dir = 'state' must be absolute"):
+        settings.load({"state_dir": "state"}, environment={})
+
+
 def test_a_unix_address_may_have_slashes() -> None:
     config = settings.load({"address": "unix:///run/x.sock"}, environment={}).config
     assert config.socket_path == Path("/run/x.sock")
