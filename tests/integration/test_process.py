@@ -34,9 +34,10 @@ from tests.integration.fake_workers import chain
 
 from nearhint.connection import Connection
 from nearhint.counters import Counters
+from nearhint.demo.daemon import DemoDaemon
 from nearhint_daemon.exit_codes import ExitCode
 from nearhint_daemon.lifecycle import DESCRIPTORS
-from nearhint_proto.v1 import operation_service_pb2
+from nearhint_proto.v1 import admin_service_pb2, operation_service_pb2
 
 DONE = operation_service_pb2.OPERATION_STATE_DONE
 
@@ -213,6 +214,19 @@ def test_a_socket_may_lie_where_names_have_signs_of_an_address(tmp_path: Path, n
         with closing(Connection(address, **settings)) as connection:  # type: ignore[arg-type]
             assert connection.hello().daemon_id
         assert daemon.terminate() == ExitCode.OK
+
+
+def test_the_demos_daemon_may_measure_whatever_the_environment_says_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEARHINT_DEVICE_POLICY", "idle")
+    daemon = DemoDaemon(tmp_path)
+    try:
+        daemon.start()
+        policies = {device.policy for device in daemon.status().devices}
+    finally:
+        daemon.stop()
+    assert policies == {admin_service_pb2.DEVICE_POLICY_ALWAYS}
 
 
 def test_a_low_soft_limit_of_descriptors_does_not_limit_clients(tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ class DemoDaemon:
                     self.address,
                     "--metrics-port",
                     str(_free_port()),
+                    # Whatever the environment says of the machine's own daemon.
+                    "--device-policy",
+                    "always",
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
