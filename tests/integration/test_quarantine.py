@@ -264,3 +264,23 @@ def test_what_the_daemon_gave_up_on_is_listed_with_its_reproducer(tmp_path: Path
         assert not (await kernel.client.admin.ListQuarantine(elsewhere, timeout=20)).quarantined
 
     go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))
+
+
+def test_no_variant_is_blamed_where_the_original_ops_end_the_worker(tmp_path: Path) -> None:
+    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
+        dims = request.measure_hint.sizes.dims
+        if job == "measure_hint" and any(dim.value == 1024 for dim in dims):
+            raise died()
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        before = await kernel.table()
+        assert (await kernel.client.tuned(kernel.registered, 1024)).failed > 0
+        await daemon.at_rest()
+        after = await kernel.table()
+        assert (after.variants, after.default) == (before.variants, before.default)
+        assert [row.dims for row in without_companions(after)] == [(64,)]
+        assert await kernel.runs(64) == (FAST, "winner")
+        assert daemon.core.quarantine.count() == 0
+
+    go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))

@@ -1,8 +1,10 @@
 """Races: binaries and the original ops timed together, whatever one of them does to the worker.
 
 A worker that is lost may be lost for any of them, or for none: all are timed again, and where that
-ends it too, one by one. Who ends its worker alone is rejected, leaves its Table, and is kept with
-what reproduces it; the others are timed together as if it had never been there.
+ends it too, the original ops alone, and then each binary beside them. Where the original ops do it,
+nothing is to be timed there, and no binary is blamed. Else who ends its worker is rejected, leaves
+its Table, and is kept with what reproduces it; the others are timed together as if it had never
+been there.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ class Races:
     ) -> pb.Measured:
         """Times these Variants, as workers get them, and the Fallback, at a task's sizes.
 
-        Raises `NoVariant` where each of them ends its worker, and `WorkerStartFailed`, which is
-        nobody's fault here.
+        Raises `NoVariant` where each of them ends its worker, and `WorkerLost` where the Fallback
+        does, or no worker starts: that is the fault of none of them.
         """
         for _ in range(2):
             try:
@@ -62,6 +64,7 @@ class Races:
                     candidates=len(candidates),
                     problem=str(loss),
                 )
+        await self._together(task, (), care)
         by_id = {row.id: row for row in rows}
         sound = [
             candidate
