@@ -18,6 +18,7 @@ from nearhint_daemon.store.rows import UsageRow
 from nearhint_daemon.traffic.histograms import Traffic
 from nearhint_daemon.traffic.sizes_text import print_sizes
 from nearhint_daemon.tuning.lowered import sizes_within
+from nearhint_daemon.unbroken import to_its_end
 
 CLIENTS_LIMIT = 1024
 SIZES_LIMIT = 512
@@ -109,7 +110,13 @@ class Usage:
         return accepted
 
     async def flush(self) -> None:
-        """Writes what was gathered; on a full disk it stays gathered."""
+        """Writes what was gathered; on a full disk it stays gathered.
+
+        What was begun is written, though whoever asked for it is stopped meanwhile.
+        """
+        await to_its_end(self._flush())
+
+    async def _flush(self) -> None:
         gathered, self._gathered = self._gathered, {}
         if not gathered:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -14,10 +15,13 @@ from tests.unit.daemon.stores import Seen, with_store
 from tests.unit.rules.tables import table
 
 from nearhint_daemon.devices import Bench, Devices
+from nearhint_daemon.programs import Programs
 from nearhint_daemon.store import Store, queries
-from nearhint_daemon.store.rows import DevicePolicyRow
+from nearhint_daemon.store.rows import DevicePolicyRow, UsageRow
 from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.traffic.histograms import Traffic
 from nearhint_daemon.traffic.presence import Presence
+from nearhint_daemon.traffic.usage import Usage, Used
 
 LIMIT_S = 10.0
 PUSHED = table()
@@ -124,5 +128,44 @@ def test_a_policy_holds_that_was_committed_while_its_operator_went_away(tmp_path
         row = store.read_now(lambda reading: reading.get(DevicePolicyRow, "cpu"))
         assert row is not None
         assert [state.policy for state in devices.states()] == [row.policy] == ["never"]
+
+    with_store(tmp_path, scenario)
+
+
+class AnyPrograms:
+    """Programs of one symbol, none of which is lowered here."""
+
+    def ranges(self, namespace: str, program: str) -> Mapping[str, tuple[int, int | None]]:
+        return {"s0": (2, 4096)}
+
+
+async def cancelled_in_the_queue(store: Store, flush: Awaitable[None]) -> None:
+    """Cancels a flush whose write waits for another's commit, and sees it to its end."""
+    commit = Commit()
+    holding = asyncio.ensure_future(store.write(commit))
+    await commit.begun.wait()
+    flushing = asyncio.ensure_future(flush)
+    while store._writer._queue.empty():
+        await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.sleep(0)
+    commit.go_on()
+    with pytest.raises(asyncio.CancelledError):
+        await flushing
+    await holding
+
+
+def test_usage_that_is_being_written_when_the_daemon_stops_is_counted_once(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        programs = cast(Programs, AnyPrograms())
+        traffic = Traffic(store, programs, clock=time.time, half_life_s=60.0)
+        usage = Usage(store, programs, traffic, clock=time.time, monotonic=time.monotonic)
+        used = [Used("p" * 64, {"s0": 16}, 3, (0, 0, 3, 0))]
+        assert await usage.report("a", used, namespace="") == 1
+        async with asyncio.timeout(LIMIT_S):
+            await cancelled_in_the_queue(store, usage.flush())
+        await usage.flush()
+        kept = store.read_now(lambda reading: list(reading.where(UsageRow)))
+        assert [row.calls for row in kept] == [3]
 
     with_store(tmp_path, scenario)
