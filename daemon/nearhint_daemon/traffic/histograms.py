@@ -26,6 +26,7 @@ from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import TrafficRow
 from nearhint_daemon.traffic.sizes_text import parse_sizes
 from nearhint_daemon.tuning.lowered import Step, dims_at
+from nearhint_daemon.unbroken import to_its_end
 from nearhint_rules.errors import RulesError
 from nearhint_rules.hints import bucket
 from nearhint_rules.ladder import distance
@@ -209,7 +210,13 @@ class Traffic:
             await asyncio.sleep(0)  # a long report holds up nobody
 
     async def flush(self) -> None:
-        """Folds, and writes what has changed; on a full disk it stays to be written."""
+        """Folds, and writes what has changed; on a full disk it stays to be written.
+
+        What was begun is written, though whoever asked for it is stopped meanwhile.
+        """
+        await to_its_end(self._flush())
+
+    async def _flush(self) -> None:
         await self.fold()
         self._fade()
         taken = [(key, *histogram.take()) for key, histogram in self._kernels.items()]

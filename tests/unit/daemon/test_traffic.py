@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from nearhint_proto import convert
 from nearhint_rules.metrics import Dims
 
 HALF_LIFE_S = 60.0
+LIMIT_S = 10.0
 PROGRAM = chain(2)
 KERNEL = kernel_of(PROGRAM, 0)
 
@@ -333,6 +335,37 @@ def test_heat_is_in_octaves_of_calls_in_the_bucket(tmp_path: Path) -> None:
         assert heat(16) == 4
         assert heat(64) == heat(16, kernel="0" * 64) == 0
         assert kept.traffic.heat("", {"program": "no hint"}) == 0
+        await kept.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_being_written_when_the_daemon_stops_is_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        kept = Kept(tmp_path)
+        await kept.store.start()
+        await kept.meet(16)
+        kept.traffic.note("a", "", PROGRAM.id, "s0=32", 10)
+        begun, goes_on = threading.Event(), threading.Event()
+
+        def hold(tx: Writing) -> None:
+            begun.set()
+            goes_on.wait(LIMIT_S)
+
+        async with asyncio.timeout(LIMIT_S):
+            holding = asyncio.ensure_future(kept.store.write(hold))
+            await asyncio.to_thread(begun.wait)
+            flushing = asyncio.ensure_future(kept.traffic.flush())
+            while kept.store._writer._queue.empty():
+                await asyncio.sleep(0)
+            flushing.cancel()
+            await asyncio.sleep(0)
+            goes_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await flushing
+            await holding
+        await kept.traffic.flush()
+        assert sorted(row.dims for row in kept.rows()) == ["16", "32"]
         await kept.store.close()
 
     asyncio.run(scenario())
