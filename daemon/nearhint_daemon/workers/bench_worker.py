@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import threading
+import traceback
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
@@ -38,7 +39,6 @@ from nearhint_daemon.workers.contest import THOROUGH, Enough
 from nearhint_daemon.workers.errors import (
     DeviceBroken,
     DeviceWanted,
-    OutOfMemory,
     RequestInvalid,
 )
 from nearhint_daemon.workers.exits import GIVE_WAY
@@ -126,7 +126,8 @@ class Bench:
     def _watched(self, handler: Handler, *, keeps_references: bool = False) -> Handler:
         """On CUDA: gives memory back after each job, and leaves if the device broke under it.
 
-        References lie on the device from one Variant that is verified to the next, and no longer.
+        References lie on the device from one Variant that is verified to the next, and no longer. A
+        job that fails, or gives way to a client that serves, leaves nothing there.
         """
         if self._device == "cpu":
             return handler
@@ -136,21 +137,26 @@ class Bench:
 
             try:
                 with device_errors():
-                    if self._cuda_runs is not None and not keeps_references:
-                        self._cuda_runs.clear()
-                    response = handler(request)
+                    try:
+                        if not keeps_references:
+                            self._clear_references()
+                        response = handler(request)
+                    except Exception as error:
+                        _let_go(error)
+                        self._clear_references()
+                        release_memory()
+                        raise
                     release_memory()
                     return response
             except DeviceBroken:
                 self._state.is_damaged = True
                 raise
-            except OutOfMemory:
-                if self._cuda_runs is not None:
-                    self._cuda_runs.clear()
-                release_memory()
-                raise
 
         return watched
+
+    def _clear_references(self) -> None:
+        if self._cuda_runs is not None:
+            self._cuda_runs.clear()
 
     def check_lowering(self, request: pb.CheckLowering) -> pb.Verdict:
         """A Kernel's IR against its Fallback, in f64."""
@@ -333,6 +339,14 @@ def _read_fallback(message: pb_program.Fallback, kernel: Kernel) -> Fallback:
     if fallback.kernel != kernel_id(kernel):
         raise RequestInvalid("the Fallback is of another Kernel")
     return fallback
+
+
+def _let_go(error: BaseException) -> None:
+    """Drops what the frames that an error came through hold, as tensors are; their lines stay."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
 
 
 def _seed(seed: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,11 @@ from tests.unit.workers.building import (
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_daemon.workers import cuda_runs, sent_references
+from nearhint_daemon.workers import cuda_runs, cuda_subject, sent_references
 from nearhint_daemon.workers.bench_worker import Bench
 from nearhint_daemon.workers.cuda_runs import CudaRuns
 from nearhint_daemon.workers.elements import FLOATS, STORAGE, Array, encode
-from nearhint_daemon.workers.errors import DeviceBroken, OutOfMemory
+from nearhint_daemon.workers.errors import DeviceBroken, DeviceWanted, OutOfMemory
 from nearhint_daemon.workers.reference import Expected
 from nearhint_daemon.workers.sent_references import WORDS, comparable
 from nearhint_daemon.workers.serve import WorkerState
@@ -233,6 +234,36 @@ def test_where_the_device_is_full_what_was_sent_is_given_back() -> None:
     with pytest.raises(OutOfMemory):
         bench._watched(verify_variant, keeps_references=True)(pb.WorkerRequest())
     assert runs._references.size_bytes == 0
+    assert not state.is_damaged
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (DeviceWanted("a client began to serve"), DeviceWanted),
+        (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory),
+        (ValueError("no such op"), ValueError),
+    ],
+)
+def test_what_a_failed_job_held_is_let_go_before_memory_is_given_back(
+    raised: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+    given_back: list[bool] = []
+    monkeypatch.setattr(
+        cuda_subject, "release_memory", lambda: given_back.append(held[0]() is None)
+    )
+
+    def measure_hint(request: pb.WorkerRequest) -> pb.WorkerResponse:
+        inputs = torch.zeros(8)
+        held.append(weakref.ref(inputs))
+        with cuda_subject.device_errors():
+            raise raised
+
+    state = WorkerState()
+    with pytest.raises(told):
+        Bench("cuda:0", state, "")._watched(measure_hint)(pb.WorkerRequest())
+    assert given_back == [True]
     assert not state.is_damaged
 
 
