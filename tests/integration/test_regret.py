@@ -14,6 +14,7 @@ from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain, died
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
+from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.regret.idle_regret import FIRST_S, SIZES_A_TABLE, IdleRegret
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, RegretRow
 from nearhint_daemon.tuning.companions import odd_below
@@ -510,6 +511,28 @@ def test_no_sample_is_taken_where_it_is_not_wanted(tmp_path: Path) -> None:
             assert count(daemon, RegretRow) == 0
             await daemon.core.devices.set_policy("cpu", "always", actor="test")
             await daemon.at_rest()
+            assert await idle.look()
+            await until_ended(daemon, 1)
+            assert count(daemon, RegretRow) == RULES
+
+    asyncio.run(scenario())
+
+
+def test_a_table_that_could_not_be_sampled_on_a_full_disk_is_sampled_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(work: object) -> None:
+        raise StoreReadOnly("the disk takes no writes now")
+
+    async def scenario() -> None:
+        async with running(tmp_path, regret_share=0) as daemon:
+            await tuned(daemon)
+            moments = Moments()
+            idle = idle_of(daemon, moments)
+            moments.now_s = FIRST_S
+            with monkeypatch.context() as patched:
+                patched.setattr(daemon.core.store, "write", full)
+                assert not await idle.look()
             assert await idle.look()
             await until_ended(daemon, 1)
             assert count(daemon, RegretRow) == RULES

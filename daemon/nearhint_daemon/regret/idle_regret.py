@@ -13,7 +13,7 @@ from random import Random
 
 from nearhint_daemon import logs
 from nearhint_daemon.devices import Devices
-from nearhint_daemon.errors import DaemonError, QueueFull, StoreReadOnly
+from nearhint_daemon.errors import DaemonError, QueueFull, StoreError, StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, JobSpec
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.regret.regrets import Regrets, Wanted
@@ -66,6 +66,8 @@ class IdleRegret:
         for key in self._chance.sample(keys, min(TABLES_A_LOOK, len(keys))):
             try:
                 spec = await self._next(key)
+            except StoreError:
+                return False
             except (DaemonError, RulesError) as error:
                 logs.debug("regret_not_sampled", kernel=key[1], problem=str(error))
                 self._set_judged(key)
