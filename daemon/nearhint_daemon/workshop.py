@@ -50,6 +50,7 @@ TIMES = ("bench", "copy")
 WORKER_CODES: Mapping[str, type[DaemonError]] = {
     "MEMORY_LIMIT": HintTooLarge,
     "CC_MISSING": ToolchainMissing,
+    "TOOLCHAIN_CHANGED": ToolchainMissing,
 }
 BENCH_CODES: Mapping[str, type[DaemonError]] = {**WORKER_CODES, "OUT_OF_MEMORY": DeviceFull}
 """A compile worker without memory has reached a limit of its own, by what it was to compile."""
