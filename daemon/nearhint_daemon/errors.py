@@ -179,6 +179,14 @@ class DeviceFull(DaemonError):
     hint = "see what else uses its memory; the work is done when it is asked for again"
 
 
+class ScratchFull(DaemonError):
+    """There was no room for the temporary files of a worker."""
+
+    code = "SCRATCH_FULL"
+    retry_after_s = 30.0
+    hint = "make room where the daemon's TMPDIR is; the work is done when it is asked for again"
+
+
 class HintUnreachable(DaemonError):
     """No sizes of the Fallback give the wanted hint."""
 
@@ -311,6 +319,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "HINT_TOO_LARGE": "FAILED_PRECONDITION",
     "HINT_UNREACHABLE": "FAILED_PRECONDITION",
     "DEVICE_FULL": "RESOURCE_EXHAUSTED",
+    "SCRATCH_FULL": "RESOURCE_EXHAUSTED",
     "JOB_FAILED": "FAILED_PRECONDITION",
     "WORKERS": "INTERNAL",
     "WORKER_LOST": "ABORTED",

@@ -19,6 +19,7 @@ from nearhint_daemon.errors import (
     DaemonError,
     DeviceFull,
     HintTooLarge,
+    ScratchFull,
     ToolchainMissing,
     WorkerRefused,
 )
@@ -50,6 +51,7 @@ TIMES = ("bench", "copy")
 WORKER_CODES: Mapping[str, type[DaemonError]] = {
     "MEMORY_LIMIT": HintTooLarge,
     "CC_MISSING": ToolchainMissing,
+    "DISK_FULL": ScratchFull,
     "TOOLCHAIN_CHANGED": ToolchainMissing,
 }
 BENCH_CODES: Mapping[str, type[DaemonError]] = {**WORKER_CODES, "OUT_OF_MEMORY": DeviceFull}

@@ -30,7 +30,9 @@ class AtALoss(FakeCompilePool):
         return pb.WorkerResponse(id=request.id, error=error)
 
 
-@pytest.mark.parametrize(("code", "told"), [("TOOLCHAIN_CHANGED", "TOOLCHAIN_MISSING")])
+@pytest.mark.parametrize(
+    ("code", "told"), [("DISK_FULL", "SCRATCH_FULL"), ("TOOLCHAIN_CHANGED", "TOOLCHAIN_MISSING")]
+)
 def test_what_could_not_be_compiled_is_compiled_when_it_is_asked_for_again(
     code: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ PASSING_CODES = frozenset(
         "DEVICE_FULL",
         "INTERNAL",
         "NO_DEVICE",
+        "SCRATCH_FULL",
         "STORE_FAILED",
         "TABLE_CHANGED",
         "TOOLCHAIN_MISSING",
@@ -55,7 +56,7 @@ PASSING_CODES = frozenset(
     }
 )
 """Codes of failures that say nothing about the work itself."""
-TOLD_CODES = frozenset({"DEVICE_FULL", "INTERNAL"})
+TOLD_CODES = frozenset({"DEVICE_FULL", "INTERNAL", "SCRATCH_FULL"})
 """Those of them that no other event tells an operator of."""
 
 

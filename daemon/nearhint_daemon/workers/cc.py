@@ -18,8 +18,9 @@ from pathlib import Path
 
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_daemon.workers.built import Built
-from nearhint_daemon.workers.errors import CcMissing, CompileFailed
+from nearhint_daemon.workers.errors import CcMissing, CompileFailed, DiskFull
 from nearhint_daemon.workers.limits import limit_child_cpu
+from nearhint_daemon.workers.scratch import is_full
 from nearhint_daemon.workers.toolchain import CC
 
 COMPILE_FLAGS = (
@@ -74,7 +75,7 @@ class Headers:
     def options(self, generated: Generated, *, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
         """What makes `cc` take the compiled header; none where the source includes no such thing.
 
-        Raises `CcTimedOut`.
+        Raises `CcTimedOut`, `DiskFull`.
         """
         flags = tuple(generated.flags)
         if _INTRINSICS not in generated.source:
@@ -106,7 +107,7 @@ def compile_c(
 ) -> Built:
     """Compiles C source in a fresh folder under `scratch`, faster with `headers`.
 
-    Raises `CcMissing`, `CompileFailed` with what `cc` said, or `CcTimedOut`.
+    Raises `CcMissing`, `CompileFailed` with what `cc` said, `DiskFull`, or `CcTimedOut`.
     """
     if shutil.which(CC) is None:
         raise CcMissing("no C compiler: install one that is found as `cc`")
@@ -136,5 +137,6 @@ def _run(command: Sequence[str], folder: Path, timeout_s: float) -> str:
             running.kill()
             raise CcTimedOut(f"cc took more than {timeout_s:g} s") from None
     if running.returncode != 0:
-        raise CompileFailed(log.strip() or f"cc ended with status {running.returncode}")
+        said = log.strip() or f"cc ended with status {running.returncode}"
+        raise DiskFull(said) if is_full(said) else CompileFailed(said)
     return log

@@ -24,9 +24,15 @@ from typing import Any
 
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_daemon.workers.built import Built
-from nearhint_daemon.workers.errors import CompileFailed, KernelOversized, RequestInvalid
+from nearhint_daemon.workers.errors import (
+    CompileFailed,
+    DiskFull,
+    KernelOversized,
+    RequestInvalid,
+)
 from nearhint_daemon.workers.libdevice import Libdevice
 from nearhint_daemon.workers.packed import scattered
+from nearhint_daemon.workers.scratch import is_full
 from nearhint_rules.artifact import CudaLaunch, NullArgument
 from nearhint_rules.target import CudaDevice, Target
 
@@ -97,7 +103,7 @@ def compile_cubin(
 ) -> Built:
     """Compiles Triton source in a fresh folder under `scratch`, faster with `libdevice`.
 
-    Raises `CompileFailed` with what Triton said, and `KernelOversized`.
+    Raises `CompileFailed` with what Triton said, `DiskFull`, and `KernelOversized`.
     """
     if not isinstance(target.device, CudaDevice) or not isinstance(generated.launch, CudaLaunch):
         raise RequestInvalid("Triton source for a Target that is no CUDA device")
@@ -107,7 +113,8 @@ def compile_cubin(
         try:
             compiled = _compile(generated, capability, Path(name), libdevice)
         except Exception as error:  # Triton's errors have no common base
-            raise CompileFailed(f"{type(error).__name__}: {error}") from error
+            said = f"{type(error).__name__}: {error}"
+            raise (DiskFull(said) if is_full(said) else CompileFailed(said)) from error
     if apart := next(scattered(str(compiled.asm["ttgir"])), ""):
         raise CompileFailed(f"packed elements that are no neighbours: {apart}")
     binary, ptx, metadata = compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata

@@ -111,6 +111,12 @@ class OutOfMemory(JobFailed):
     code = "OUT_OF_MEMORY"
 
 
+class DiskFull(JobFailed):
+    """There is no room for a worker's temporary files: what it works on is not at fault."""
+
+    code = "DISK_FULL"
+
+
 class DeviceBroken(JobFailed):
     """The device failed under this process, and fails every call from now on; the worker leaves."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -19,6 +20,7 @@ KINDS = ("bench", "compile")
 LEFT_ALONE_S = 60.0
 """How old a log is at least that nobody holds: one that was just made may not be held yet."""
 _LOG_NAME = "worker.log"
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -36,6 +38,15 @@ def open_log(folder: Path) -> int:
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
+
+
+def is_full(said: str) -> bool:
+    """Whether a tool, or Python, said that a disk is full: in English, as a worker's locale is.
+
+    >>> is_full("can't fill 256 bytes in section .data of kernel.o: 'No space left on device'")
+    True
+    """
+    return _FULL.search(said) is not None
 
 
 def remove_abandoned(root: Path | None = None) -> int:

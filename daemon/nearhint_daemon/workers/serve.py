@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nearhint_daemon.workers import wire
-from nearhint_daemon.workers.errors import JobFailed, OutOfMemory, RequestInvalid
+from nearhint_daemon.workers.errors import DiskFull, JobFailed, OutOfMemory, RequestInvalid
 from nearhint_daemon.workers.exits import RECYCLED, TELL
+from nearhint_daemon.workers.scratch import is_full
 from nearhint_proto.v1 import worker_pb2 as pb
 
 Handler: TypeAlias = Callable[[pb.WorkerRequest], pb.WorkerResponse]
@@ -81,6 +82,8 @@ def _answer(request: pb.WorkerRequest, handlers: Mapping[str, Handler]) -> pb.Wo
     except MemoryError:
         return _failure(OutOfMemory.code, f"{job}: out of memory", {})
     except Exception as error:
+        if isinstance(error, OSError) and is_full(str(error)):
+            return _failure(DiskFull.code, f"{job}: {error}", {})
         # Errors of the compiler and the rules carry a code of their own; the rest are ours.
         code = getattr(error, "code", "INTERNAL")
         text = f"{type(error).__name__}: {error}"

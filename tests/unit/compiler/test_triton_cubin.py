@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import replace
 from importlib.metadata import version
@@ -19,7 +21,7 @@ from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import cubin
 from nearhint_daemon.workers.cubin import compile_cubin, read_flags
-from nearhint_daemon.workers.errors import CompileFailed, KernelOversized
+from nearhint_daemon.workers.errors import CompileFailed, DiskFull, KernelOversized
 from nearhint_daemon.workers.libdevice import Libdevice
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch, NullArgument
@@ -391,3 +393,16 @@ def test_flags_are_read_back() -> None:
 
 def test_flags_say_of_what_an_argument_is_a_multiple() -> None:
     assert read_flags(["divisible:0=16", "divisible:3=8"]).divisible == {0: 16, 3: 8}
+
+
+def test_a_full_disk_is_no_failure_of_what_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "kernel.py")
+
+    monkeypatch.setattr(cubin, "_compile", write)
+    kernel = parse_kernel((KERNELS / "add_f32.ir").read_text())
+    generated = generate(kernel, parse_schedule(POINTWISE), target(90))
+    with pytest.raises(DiskFull, match="No space left"):
+        compile_cubin(generated, target(90), scratch=tmp_path)

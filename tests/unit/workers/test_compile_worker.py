@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,10 +23,10 @@ from nearhint_compiler.codegen import generate
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule import parse_schedule
-from nearhint_daemon.workers import cc, compile_worker, toolchain
+from nearhint_daemon.workers import cc, compile_worker, serve, toolchain
 from nearhint_daemon.workers.cc import CcTimedOut, Headers, commands, compile_c
 from nearhint_daemon.workers.compile_worker import compile_variant, handlers
-from nearhint_daemon.workers.errors import CcMissing, CompileFailed, ToolchainChanged
+from nearhint_daemon.workers.errors import CcMissing, CompileFailed, DiskFull, ToolchainChanged
 from nearhint_daemon.workers.reproducer import for_compile
 from nearhint_daemon.workers.serve import WorkerState
 from nearhint_proto.convert import program_to_proto, size_hint_to_proto, target_to_proto
@@ -221,6 +223,34 @@ def test_a_compiler_that_is_not_gcc_is_not_detected(
     clang.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert toolchain._cc() == ""
+
+
+def test_a_full_disk_is_no_failure_of_what_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tmp_path / "cc"
+    full.write_text(
+        "#!/bin/sh\n"
+        'echo "Fatal error: can\'t close kernel.o: No space left on device" >&2\n'
+        "exit 1\n",
+        encoding="utf-8",
+    )
+    full.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    headers = Headers(tmp_path)
+    for included in ("", "#include <immintrin.h>\n"):
+        source = replace(hand_written(LOOP), source=included + hand_written(LOOP).source)
+        with pytest.raises(DiskFull, match="No space left"):
+            compile_c(source, scratch=tmp_path, headers=headers)
+
+
+def test_a_disk_that_fills_in_the_middle_of_a_job_is_told_as_such() -> None:
+    def compile_variant(request: pb.WorkerRequest) -> pb.WorkerResponse:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "kernel.c")
+
+    asked = pb.WorkerRequest(compile_variant=request())
+    answer = serve._answer(asked, {"compile_variant": compile_variant})
+    assert answer.error.code == "DISK_FULL"
 
 
 def test_a_target_of_another_toolchain_is_refused(tmp_path: Path) -> None:
