@@ -1,7 +1,8 @@
 """The workshop: what the daemon asks of its workers, in turn, the most urgent first.
 
 One method a job of the worker protocol. A worker's own error is raised as `WorkerRefused`, or as
-the error of ours that its code stands for; a lost worker as `WorkerLost`.
+the error of ours that its code stands for; a lost worker as `WorkerLost`, one that leaves because
+its device broke included.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from nearhint_daemon.quiet import Quiet
 from nearhint_daemon.tuning import budgets
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.turns import Order, Turns
-from nearhint_daemon.workers.errors import DeviceWanted
+from nearhint_daemon.workers.errors import DeviceBroken, DeviceWanted, WorkerDied
+from nearhint_daemon.workers.reproducer import for_lost_worker
 from nearhint_daemon.workers.toolchain import for_kind
 from nearhint_proto import convert
 from nearhint_proto.v1 import program_pb2
@@ -341,7 +343,7 @@ class Workshop:
                 except Exception as error:
                     self._ended(phase, started, error)
                     raise
-                return self._answer(phase, started, response)
+                return self._answer(phase, started, request, response)
 
     async def _bench(
         self,
@@ -364,7 +366,7 @@ class Workshop:
                 raise
             finally:
                 budgets.charge(self._monotonic() - started)
-            return self._answer(phase, started, response, BENCH_CODES), device
+            return self._answer(phase, started, request, response, BENCH_CODES), device
 
     @asynccontextmanager
     async def _compiling(self, phase: str) -> AsyncGenerator[None, None]:
@@ -397,6 +399,7 @@ class Workshop:
         self,
         phase: str,
         started: float,
+        request: pb.WorkerRequest,
         response: pb.WorkerResponse,
         codes: Mapping[str, type[DaemonError]] = WORKER_CODES,
     ) -> pb.WorkerResponse:
@@ -404,16 +407,7 @@ class Workshop:
             self._observer.work_ended(phase, "ok", self._monotonic() - started)
             return response
         found = response.error
-        known = codes.get(found.code)
-        refusal: DaemonError = (
-            WorkerRefused(
-                f"{found.code}: {found.message}",
-                worker_code=found.code,
-                reproducer=dict(found.reproducer),
-            )
-            if known is None
-            else known(found.message)
-        )
+        refusal = _refusal(found, request, codes.get(found.code))
         self._ended(phase, started, refusal)
         raise refusal
 
@@ -422,3 +416,19 @@ class Workshop:
             getattr(error, "code", ""), "error"
         )
         self._observer.work_ended(phase, outcome, self._monotonic() - started)
+
+
+def _refusal(
+    found: pb.WorkerError, request: pb.WorkerRequest, known: type[DaemonError] | None
+) -> Exception:
+    """What is raised for a worker's error."""
+    if known is not None:
+        return known(found.message)
+    if found.code == DeviceBroken.code:
+        files = for_lost_worker(request, detail=found.message, log="")
+        return WorkerDied(kind="bench", detail=found.message, reproducer=files)
+    return WorkerRefused(
+        f"{found.code}: {found.message}",
+        worker_code=found.code,
+        reproducer=dict(found.reproducer),
+    )

@@ -339,14 +339,23 @@ def test_a_worker_death_quarantines_the_variant_and_never_serves_it(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_a_variant_that_dies_while_timed_is_found_among_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_variant_that_dies_while_timed_is_found_among_the_others(
+    tmp_path: Path, is_told: bool
+) -> None:
+    """On a GPU the worker says what happened before it leaves."""
+
     async def scenario() -> None:
-        def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
-            if job == "measure_hint" and any(
+        def crash(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+            if job != "measure_hint" or not any(
                 SCHEDULES[2].encode() in candidate.binary.binary
                 for candidate in request.measure_hint.candidates
             ):
+                return None
+            if not is_told:
                 raise died()
+            error = worker_pb2.WorkerError(code="DEVICE_BROKEN", message="an illegal access")
+            return worker_pb2.WorkerResponse(id=request.id, error=error)
 
         async with running(tmp_path, bench=FakeBenchPool(faults=crash)) as daemon:
             registered = await daemon.client.register(chain(1))
@@ -354,6 +363,27 @@ def test_a_variant_that_dies_while_timed_is_found_among_the_others(tmp_path: Pat
             assert operation.failed == 0
             (table,) = await daemon.client.tables_of(registered)
             assert {variant.schedule for variant in table.variants} == set(SCHEDULES[:2])
+
+    asyncio.run(scenario())
+
+
+def test_a_device_that_breaks_once_proves_no_lowering_wrong(tmp_path: Path) -> None:
+    left = 1
+
+    def breaks(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+        nonlocal left
+        if job != "check_lowering" or not left:
+            return None
+        left -= 1
+        error = worker_pb2.WorkerError(code="DEVICE_BROKEN", message="uncorrectable ECC error")
+        return worker_pb2.WorkerResponse(id=request.id, error=error)
+
+    async def scenario() -> None:
+        async with running(tmp_path, bench=FakeBenchPool(faults=breaks)) as daemon:
+            registered = await daemon.client.register(chain(1))
+            assert (await daemon.client.tuned(registered, 64)).failed == 0
+            (table,) = await daemon.client.tables_of(registered)
+            assert (len(table.variants), table.reason) == (len(SCHEDULES), "")
 
     asyncio.run(scenario())
 
