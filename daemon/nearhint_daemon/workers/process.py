@@ -30,6 +30,7 @@ from nearhint_daemon.workers.starvation import Starvation
 from nearhint_proto.v1 import worker_pb2 as pb
 
 KEPT_VARIABLES = (
+    "CUDA_DEVICE_ORDER",
     "CUDA_VISIBLE_DEVICES",
     "LD_LIBRARY_PATH",
     "NVIDIA_DRIVER_CAPABILITIES",

@@ -27,6 +27,8 @@ from nearhint_daemon.workers.slot import REASONS, Restarts
 from nearhint_proto.v1 import worker_pb2 as pb
 
 DEADLINE_S = 20.0
+NUMBERED = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
+"""Which device is called cuda:0."""
 
 
 def command(folder: Path, *, device: str = "cpu") -> WorkerCommand:
@@ -37,7 +39,7 @@ def command(folder: Path, *, device: str = "cpu") -> WorkerCommand:
         module="scripted_worker",
         arguments=("--device", device),
         scratch_root=folder,
-        variables={**os.environ, "PYTHONPATH": paths, "SECRET_TOKEN": "x"},
+        variables={**os.environ, "PYTHONPATH": paths, "SECRET_TOKEN": "x", **NUMBERED},
     )
 
 
@@ -109,6 +111,7 @@ async def test_jobs_run_in_a_clean_process(folder: Path) -> None:
         assert int(pid) != os.getpid()
         assert Path(cwd).parent == folder
         assert "SECRET_TOKEN" not in variables
+        assert NUMBERED.keys() <= set(variables)
         assert os.stat(cwd).st_mode & 0o777 == 0o700
         assert await watched.pool.toolchain() == ("cc 1.2.3",)
         assert (await watched.run("hello"))[1] == pid
