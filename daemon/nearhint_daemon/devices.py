@@ -41,11 +41,13 @@ UTILISATION_LIMIT_S = 10.0
 """How long a driver's tool may take to answer."""
 SPELL_S = 2.0
 HELLO_RETRY_S = 15.0
+CPU = "cpu"
 CUDA = "cuda"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DEVICE_NODES = Path("/dev")
 
 IsIdle = Callable[[str], Awaitable[bool]]
+"""Whether nothing runs on the CPU, or on the GPU at a place of the bus."""
 
 
 class Bench(Protocol):
@@ -81,6 +83,8 @@ class _Slot:
     turns: Turns
     policy: str
     device: Device | None = None
+    address: str = ""
+    """Of a GPU its place on the bus: its number here says nothing where only some are visible."""
     problem: str = ""
     idle_until_s: float = float("-inf")
     """What was read last says so."""
@@ -269,7 +273,7 @@ class Devices:
         if slot.device is not None and self._presence.is_serving(slot.device):
             return False
         if self._monotonic() >= slot.idle_until_s:
-            slot.is_busy = not await self._is_idle(slot.name)
+            slot.is_busy = not await self._is_idle(slot.address)
             if slot.is_busy:
                 return False
             slot.idle_until_s = self._monotonic() + SPELL_S
@@ -304,6 +308,7 @@ class Devices:
                 await asyncio.sleep(HELLO_RETRY_S)
                 continue
             slot.device = convert.device_from_proto(pong.device)
+            slot.address = pong.bus_id or slot.name
             slot.problem = ""
             logs.info("device_ready", device=slot.name, ready_s=round(pong.ready_s, 2))
             self._announce()
@@ -314,15 +319,15 @@ def _set_unusable(slot: _Slot, error: WorkersError) -> None:
     logs.warning("device_unusable", device=slot.name, problem=slot.problem)
 
 
-async def _is_idle(name: str) -> bool:
-    if not name.startswith("cuda:"):
+async def _is_idle(address: str) -> bool:
+    if address == CPU:
         return os.getloadavg()[0] <= IDLE_LOAD * len(os.sched_getaffinity(0))
-    utilisation = await _gpu_utilisation(tool_name(int(name.removeprefix("cuda:"))))
+    utilisation = await _gpu_utilisation(address)
     return utilisation is not None and utilisation <= IDLE_UTILISATION_PERCENT
 
 
-async def _gpu_utilisation(identity: str) -> int | None:
-    command = ("nvidia-smi", f"--id={identity}", "--query-gpu=utilization.gpu")
+async def _gpu_utilisation(bus_id: str) -> int | None:
+    command = ("nvidia-smi", f"--id={bus_id}", "--query-gpu=utilization.gpu")
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -359,19 +364,10 @@ def default_names(environment: Mapping[str, str] = os.environ) -> tuple[str, ...
     visible = environment.get(VISIBLE)
     if visible is not None:
         count = min(count, len(_named(visible, count=count)))
-    return ("cpu", *(f"cuda:{index}" for index in range(count)))
+    return (CPU, *(f"cuda:{index}" for index in range(count)))
 
 
-def tool_name(index: int, environment: Mapping[str, str] = os.environ) -> str:
-    """What the driver's tool knows a CUDA device by: it heeds no `CUDA_VISIBLE_DEVICES`."""
-    visible = environment.get(VISIBLE)
-    if visible is None:
-        return str(index)
-    named = _named(visible)
-    return named[index] if index < len(named) else str(index)
-
-
-def _named(visible: str, *, count: int | None = None) -> list[str]:
+def _named(visible: str, *, count: int) -> list[str]:
     """What a `CUDA_VISIBLE_DEVICES` names: numbers below `count`, GPU-UUID and MIG-UUID.
 
     The driver sees those before the first that is none (CUDA C++ Programming Guide, "CUDA
@@ -379,7 +375,7 @@ def _named(visible: str, *, count: int | None = None) -> list[str]:
     """
 
     def is_one(name: str) -> bool:
-        is_number = name.isdecimal() and (count is None or int(name) < count)
+        is_number = name.isdecimal() and int(name) < count
         return is_number or name.startswith(("GPU-", "MIG-"))
 
     return list(itertools.takewhile(is_one, map(str.strip, visible.split(","))))

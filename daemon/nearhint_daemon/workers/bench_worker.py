@@ -329,6 +329,15 @@ def describe(device: str) -> Device:
     return cuda_device(cuda_index(device))
 
 
+def bus_id_of(device: str) -> str:
+    """Where a device is on the PCI bus; empty for the CPU."""
+    if device == "cpu":
+        return ""
+    from nearhint.launchers.detect_cuda import bus_id
+
+    return bus_id(cuda_index(device))
+
+
 @lru_cache(maxsize=KERNELS_KEPT)
 def _read_kernel(text: str) -> Kernel:
     return check_kernel(parse_kernel(text))
@@ -382,7 +391,9 @@ def main() -> None:
     bench = Bench(arguments.device, state, priority)
     signal.signal(GIVE_WAY, bench.give_way)
     pong = pb.Pong(
-        device=device_to_proto(describe(arguments.device)), ready_s=seconds_since_spawn()
+        device=device_to_proto(describe(arguments.device)),
+        bus_id=bus_id_of(arguments.device),
+        ready_s=seconds_since_spawn(),
     )
     serve(
         arguments.descriptor,

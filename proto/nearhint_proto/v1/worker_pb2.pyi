@@ -202,8 +202,11 @@ class Pong(_message.Message):
     TOOLCHAIN_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     READY_S_FIELD_NUMBER: _builtins.int
+    BUS_ID_FIELD_NUMBER: _builtins.int
     ready_s: _builtins.float
     """Seconds from spawn to ready."""
+    bus_id: _builtins.str
+    """Where that device is on the PCI bus, e.g. "0000:17:00.0"; empty: on none."""
     @_builtins.property
     def toolchain(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What it runs, e.g. "cc 12.2.0" or "triton 3.7.1"."""
@@ -218,10 +221,11 @@ class Pong(_message.Message):
         toolchain: _abc.Iterable[_builtins.str] | None = ...,
         device: _types_pb2.Device | None = ...,
         ready_s: _builtins.float = ...,
+        bus_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "ready_s", b"ready_s", "toolchain", b"toolchain"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bus_id", b"bus_id", "device", b"device", "ready_s", b"ready_s", "toolchain", b"toolchain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,6 +22,7 @@ from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.turns import Turns
 from nearhint_daemon.workers.errors import WorkerStartFailed
 from nearhint_daemon.workshop import Care, Limits, Workshop
+from nearhint_proto import convert
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_proto.v1.program_pb2 import Fallback
 from nearhint_rules.target import CpuDevice, CudaDevice
@@ -293,7 +294,29 @@ def test_a_gpu_whose_tool_says_nothing_counts_as_busy(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     if "sleep" in script:
         monkeypatch.setattr(devices, "UTILISATION_LIMIT_S", 0.2)
-    assert asyncio.run(devices._is_idle("cuda:0")) is idle
+    assert asyncio.run(devices._is_idle("0000:17:00.0")) is idle
+
+
+def test_a_gpu_is_asked_for_where_its_worker_found_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only some are visible, the first of those is not the first of the machine."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\n[ "$1" = --id=0000:17:00.0 ] && echo 97 || echo 0\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    gpu = CudaDevice("H100", 90, 132, 80 << 30, "550", 700)
+
+    class Elsewhere(FakeBenchPool):
+        async def hello(self, device: str | None = None) -> pb.Pong:
+            return pb.Pong(device=convert.device_to_proto(gpu), bus_id="0000:17:00.0")
+
+    async def scenario(devices: Devices) -> None:
+        await devices.set_policy("cuda", "idle", actor="ann")
+        assert await devices.names_for(gpu) == ("cuda:0",)
+        assert not await devices.may_use(gpu)
+
+    with_devices(tmp_path, scenario, bench=Elsewhere(devices=("cuda:0",)))
 
 
 @pytest.mark.parametrize(
@@ -319,28 +342,6 @@ def test_the_gpus_of_a_daemon_are_those_that_its_environment_shows(
     monkeypatch.setattr(devices, "DEVICE_NODES", tmp_path)
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert default_names(environment) == ("cpu", *(f"cuda:{index}" for index in range(count)))
-
-
-@pytest.mark.parametrize(
-    ("visible", "device", "asked"),
-    [(None, "cuda:1", "1"), ("3,2", "cuda:1", "2"), ("0,GPU-8932f937", "cuda:1", "GPU-8932f937")],
-)
-def test_whether_a_gpu_is_idle_is_asked_of_the_one_that_its_workers_see(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    visible: str | None,
-    device: str,
-    asked: str,
-) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(f'#!/bin/sh\n[ "$1" = "--id={asked}" ] && echo 3 || echo 97\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert asyncio.run(devices._is_idle(device))
 
 
 def test_turns_are_given_by_order_then_arrival() -> None:
