@@ -19,6 +19,9 @@ from nearhint_daemon.workers.exits import RECYCLED, TELL
 from nearhint_daemon.workers.scratch import is_full
 from nearhint_proto.v1 import worker_pb2 as pb
 
+_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""How torch says it of the host, in a `RuntimeError`."""
+
 Handler: TypeAlias = Callable[[pb.WorkerRequest], pb.WorkerResponse]
 
 
@@ -79,9 +82,9 @@ def _answer(request: pb.WorkerRequest, handlers: Mapping[str, Handler]) -> pb.Wo
         return handler(request)
     except JobFailed as error:
         return _failure(error.code, str(error), error.reproducer)
-    except MemoryError:
-        return _failure(OutOfMemory.code, f"{job}: out of memory", {})
     except Exception as error:
+        if isinstance(error, MemoryError) or _NO_MEMORY in str(error):
+            return _failure(OutOfMemory.code, f"{job}: out of memory", {})
         if isinstance(error, OSError) and is_full(str(error)):
             return _failure(DiskFull.code, f"{job}: {error}", {})
         # Errors of the compiler and the rules carry a code of their own; the rest are ours.
