@@ -63,6 +63,34 @@ def test_what_a_full_device_could_not_do_is_done_when_it_has_room(
     asyncio.run(scenario())
 
 
+def test_what_a_full_device_kept_from_being_crossed_is_crossed_when_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "RETRY_S", 0.0)
+    hints = (64, 1024)
+
+    class FullBeside(Full):
+        def refuse(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+            sizes = {dim.value for dim in request.measure_hint.sizes.dims}
+            return None if sizes <= set(hints) else super().refuse(job, request)
+
+    async def scenario() -> None:
+        bench = FullBeside("measure_hint")
+        async with running(tmp_path, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            asked = await daemon.client.tuned(registered, *hints)
+            assert (asked.done, asked.failed) == (5, 1)
+            (table,) = await daemon.client.tables_of(registered)
+            assert sorted(list(row.dims) for row in table.hints) == [[64], [1024]]
+            bench.is_full = False
+            again = await daemon.client.tuned(registered, *hints)
+            assert (again.done, again.failed) == (5, 0)
+            (table,) = await daemon.client.tables_of(registered)
+            assert sorted(list(row.dims) for row in table.hints) == [[63], [64], [1007], [1024]]
+
+    asyncio.run(scenario())
+
+
 def test_a_compiler_without_memory_costs_what_it_was_to_compile_and_nothing_else(
     tmp_path: Path,
 ) -> None:

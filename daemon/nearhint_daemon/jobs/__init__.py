@@ -6,11 +6,17 @@ Within a lane jobs run by (priority, stage, heat, arrival), where heat says how 
 would be used now; a job whose `requires` is open waits for it.
 """
 
-from nearhint_daemon.jobs.queue import RESTARTS, SUSPECTED_RESTARTS, JobQueue
+from nearhint_daemon.jobs.queue import (
+    PASSING_CODES,
+    RESTARTS,
+    SUSPECTED_RESTARTS,
+    JobQueue,
+)
 from nearhint_daemon.jobs.spec import OPEN_STATES, Handler, JobSpec, Observer, Priority
 
 __all__ = [
     "OPEN_STATES",
+    "PASSING_CODES",
     "RESTARTS",
     "SUSPECTED_RESTARTS",
     "Handler",

@@ -20,7 +20,7 @@ from nearhint_daemon.errors import (
     NoVariant,
     StoreError,
 )
-from nearhint_daemon.jobs import JobQueue
+from nearhint_daemon.jobs import PASSING_CODES, JobQueue
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tuning import budgets
@@ -55,11 +55,16 @@ class Crossing:
         self._contests = contests
 
     async def cross(self, row: JobRow, payload: Mapping[str, Any]) -> None:
-        """Does one, once no search in its Table is open that is as urgent."""
+        """Does one, once no search in its Table is open that is as urgent.
+
+        Where something that passes, as a device without memory, kept it from some sizes, that is
+        raised after all others: the rest is done when it is asked for again.
+        """
         key = (row.namespace, payload["kernel"], payload["target"])
         await self._jobs.ended_under(search_prefixes(key), priority=row.priority)
         budgets.check()
         odd = self._tasks.odd_sizes(row, payload)
+        passing: list[DaemonError] = []
         for lack, why in (
             (missing, ""),
             (missing_beyond, BEYOND),
@@ -68,7 +73,10 @@ class Crossing:
             table = self._tables.newest(key)
             if table is None or table.default < 0:
                 raise NoVariant("no candidate passed")
-            await self._fill(row, payload, table, lack(table, payload["fallback"]), why, odd)
+            lacking = lack(table, payload["fallback"])
+            passing += await self._fill(row, payload, table, lacking, why, odd)
+        if passing:
+            raise passing[0]
 
     async def beside(self, row: JobRow, payload: Mapping[str, Any], dims: Dims) -> None:
         """Measures at the companions of a hint that was searched just now."""
@@ -86,8 +94,12 @@ class Crossing:
         lacking: Mapping[Dims, tuple[int, ...]],
         why: str,
         odd: OddSizes,
-    ) -> None:
-        """Measures Variants of a Table, by position, where it lacks their timings."""
+    ) -> list[DaemonError]:
+        """Measures Variants of a Table, by position, where it lacks their timings.
+
+        Returns what kept it from some of that and may pass.
+        """
+        passing: list[DaemonError] = []
         for dims, positions in lacking.items():
             wanted = frozenset(table.variants[position].id for position in positions)
             try:
@@ -99,6 +111,9 @@ class Crossing:
                 raise
             except DaemonError as error:
                 logs.warning("not_crossed", kernel=payload["kernel"], dims=dims, problem=str(error))
+                if error.code in PASSING_CODES:
+                    passing.append(error)
+        return passing
 
     async def _contest(self, task: Task, wanted: frozenset[str]) -> None:
         async with self._contests.hint(task):
