@@ -1,15 +1,15 @@
 """Usage: what clients report having run, within caps, so that none drowns out another.
 
 Counts are gathered in memory and written in batches. A report counts for at most `CALLS_LIMIT`
-calls; a client has a token bucket of reports, a number of distinct sizes, and is one of a bounded
-number of clients.
+calls; a client has a token bucket of reports, a number of distinct sizes between two writes, and is
+one of a bounded number of clients.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nearhint_daemon.errors import KernelUnknown, QueueFull
 from nearhint_daemon.programs import Programs
@@ -52,11 +52,14 @@ def launches_by_tier(used: Sequence[Used]) -> list[int]:
     return [sum(each.counts[1 + tier] for each in used) for tier in range(TIERS)]
 
 
+Sizes = tuple[str, str, str]
+"""Namespace, Program, sizes (`s0=8,s1=16`)."""
+
+
 @dataclass
 class _Client:
     tokens: float
     refilled_at_s: float
-    sizes: set[tuple[str, str, str]] = field(default_factory=set)
 
 
 class Usage:
@@ -77,7 +80,7 @@ class Usage:
         self._clock = clock
         self._monotonic = monotonic
         self._clients: OrderedDict[str, _Client] = OrderedDict()
-        self._gathered: dict[tuple[str, str, str, str], list[int]] = {}
+        self._gathered: dict[str, dict[Sizes, list[int]]] = {}
 
     async def report(self, client_id: str, used: Sequence[Used], *, namespace: str) -> int:
         """Takes what is within the caps; returns how many usages that were.
@@ -96,15 +99,11 @@ class Usage:
                 continue  # reported to a daemon that lost its store
             sizes_within(usage.sizes, ranges, field=f"usages[{position}].sizes")
             text = print_sizes({name: usage.sizes[name] for name in ranges})
-            kept = (namespace, usage.program, text)
-            if kept not in client.sizes and len(client.sizes) >= SIZES_LIMIT:
+            mine = self._gathered.setdefault(client_id, {})
+            sizes = (namespace, usage.program, text)
+            if sizes not in mine and len(mine) >= SIZES_LIMIT:
                 continue
-            client.sizes.add(kept)
-            total = self._gathered.setdefault(
-                (namespace, client_id, usage.program, text), [0] * (TIERS + 1)
-            )
-            for index, count in enumerate(usage.counts):
-                total[index] += count
+            _add(mine, sizes, usage.counts)
             self._traffic.note(client_id, namespace, usage.program, text, usage.counts[0])
             accepted += 1
         return accepted
@@ -123,7 +122,7 @@ class Usage:
         now = self._clock()
 
         def add(tx: Writing) -> None:
-            for key, (calls, t0, t1, t2, t3) in gathered.items():
+            for key, added in _by_key(gathered).items():
                 before = tx.get(UsageRow, *key)
                 known = (0,) * (TIERS + 1)
                 if before is not None:
@@ -134,7 +133,6 @@ class Usage:
                         before.launches_t2,
                         before.launches_t3,
                     )
-                added = (calls, t0, t1, t2, t3)
                 sums = tuple(min(old + new, 2**62) for old, new in zip(known, added, strict=True))
                 tx.put(UsageRow(*key, sums[0], sums[1], sums[2], sums[3], sums[4], now))
 
@@ -143,9 +141,9 @@ class Usage:
         try:
             await self._store.write(add)
         except Exception:
-            for key, counts in gathered.items():
-                total = self._gathered.setdefault(key, [0] * (TIERS + 1))
-                self._gathered[key] = [a + b for a, b in zip(total, counts, strict=True)]
+            for client_id, used in gathered.items():
+                for sizes, counts in used.items():
+                    _add(self._gathered.setdefault(client_id, {}), sizes, counts)
             raise
 
     def _client(self, client_id: str) -> _Client:
@@ -159,3 +157,19 @@ class Usage:
         if len(self._clients) > CLIENTS_LIMIT:
             self._clients.popitem(last=False)
         return client
+
+
+def _add(used: dict[Sizes, list[int]], sizes: Sizes, counts: Sequence[int]) -> None:
+    known = used.get(sizes, [0] * (TIERS + 1))
+    used[sizes] = [old + new for old, new in zip(known, counts, strict=True)]
+
+
+def _by_key(
+    gathered: Mapping[str, Mapping[Sizes, Sequence[int]]],
+) -> dict[tuple[str, str, str, str], Sequence[int]]:
+    """Counts by what a row of usage is known by."""
+    return {
+        (namespace, client_id, program, text): counts
+        for client_id, used in gathered.items()
+        for (namespace, program, text), counts in used.items()
+    }
