@@ -99,6 +99,8 @@ class Usage:
                 continue  # reported to a daemon that lost its store
             sizes_within(usage.sizes, ranges, field=f"usages[{position}].sizes")
             text = print_sizes({name: usage.sizes[name] for name in ranges})
+            if client_id not in self._gathered and len(self._gathered) >= CLIENTS_LIMIT:
+                continue  # nothing could be written for long
             mine = self._gathered.setdefault(client_id, {})
             sizes = (namespace, usage.program, text)
             if sizes not in mine and len(mine) >= SIZES_LIMIT:
