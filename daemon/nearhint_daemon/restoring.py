@@ -77,8 +77,9 @@ class Restorer:
     async def make_room(self, limit_bytes: int) -> None:
         """Drops the least recently used binaries that no Table ranks, if the store is too big.
 
-        Those of Kernels that are being tuned stay, as some of them are about to be ranked.
-        `is_full` says whether it was: nothing new is then registered until there is room.
+        Those that no row knows go first. Those of Kernels that are being tuned stay, as some of
+        them are about to be ranked. `is_full` says whether it was: nothing new is then registered
+        until there is room.
         """
         size = sum((await asyncio.to_thread(self._store.size_bytes)).values())
         self.is_full = size > limit_bytes
@@ -128,6 +129,10 @@ class Restorer:
 
     async def _evict(self, wanted_bytes: int) -> None:
         rows = await self._store.read(queries.artifacts_by_use)
+        known = frozenset(row.sha256 for row in rows)
+        wanted_bytes -= await asyncio.to_thread(
+            self._store.files.remove_unknown, known, now_s=self._store.now()
+        )
         kept = self._tables.artifacts() | self._in_hand()
         gone: list[ArtifactRow] = []
         for row in rows:

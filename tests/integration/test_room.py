@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import chain
 
-from nearhint_daemon.store import Writing, queries
+from nearhint_daemon.store import Writing, database, queries
+from nearhint_daemon.store.artifacts import BEFORE_ITS_ROW_S
 from nearhint_daemon.store.rows import ArtifactRow, VariantRow
 from nearhint_daemon.tuning.publishing import Timed
 from nearhint_daemon.tuning.tasks import Task
@@ -74,3 +77,33 @@ def test_what_is_being_tuned_makes_no_room(tmp_path: Path, monkeypatch: pytest.M
                 assert await daemon.client.fetch(variant.artifact.sha256)
 
     asyncio.run(scenario())
+
+
+def test_binaries_that_no_row_knows_make_room(tmp_path: Path) -> None:
+    """As those of a database that was damaged, and moved aside."""
+
+    async def before() -> None:
+        async with running(tmp_path) as daemon:
+            await daemon.client.tuned(await daemon.client.register(chain(1)), 64)
+
+    async def after() -> None:
+        async with running(tmp_path) as daemon:
+            (fresh, *old) = files()
+            long_ago_s = time.time() - 2 * BEFORE_ITS_ROW_S
+            for path in old:
+                os.utime(path, (long_ago_s, long_ago_s))
+            await daemon.core.restorer.make_room(sum(daemon.core.store.size_bytes().values()) - 1)
+            assert daemon.core.restorer.is_full
+            # What was written just now may get its row yet.
+            assert files() == [fresh]
+            limit_bytes = sum(daemon.core.store.size_bytes().values())
+            await daemon.core.restorer.make_room(limit_bytes)
+            assert not daemon.core.restorer.is_full
+
+    def files() -> list[Path]:
+        return sorted((tmp_path / "state" / "artifacts").glob("??/*"))
+
+    asyncio.run(before())
+    (tmp_path / "state" / database.FILE_NAME).unlink()
+    assert len(files()) > 1
+    asyncio.run(after())

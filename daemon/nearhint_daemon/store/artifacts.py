@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreReadOn
 from nearhint_rules.canonical import content_hash
 
 ARTIFACT_LIMIT_BYTES = 64 * 2**20
+BEFORE_ITS_ROW_S = 60.0
+"""How long a file without a row is left alone: it may be about to get one."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".part"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
@@ -74,11 +76,21 @@ class ArtifactFiles:
         if _NAME.fullmatch(sha256):
             (self._root / sha256[:2] / sha256).unlink(missing_ok=True)
 
-    def names(self) -> Iterator[str]:
-        """The hashes of all files."""
+    def remove_unknown(self, known: Collection[str], *, now_s: float) -> int:
+        """Removes the files of other hashes, unless they are new; returns their bytes.
+
+        They have no row any more, as after a database was moved aside, or never got one.
+        """
+        total = 0
         for path in self._root.glob("??/*"):
-            if _NAME.fullmatch(path.name):
-                yield path.name
+            if path.name in known or not _NAME.fullmatch(path.name):
+                continue
+            with suppress(FileNotFoundError):
+                found = path.lstat()
+                if now_s - found.st_mtime > BEFORE_ITS_ROW_S:
+                    path.unlink()
+                    total += found.st_size
+        return total
 
     def size_bytes(self) -> int:
         """Bytes of all files; some may come and go meanwhile."""
