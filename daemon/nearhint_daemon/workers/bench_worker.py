@@ -195,11 +195,11 @@ class Bench:
 
     def measure_hint(self, request: pb.MeasureHint) -> pb.Measured:
         """Binaries and Fallback at one hint."""
+        self._is_wanted = False
         import torch
 
         from nearhint_daemon.workers.measure import measure
 
-        self._is_wanted = False
         if request.cache not in CACHES:
             raise RequestInvalid(f"cache is one of {', '.join(CACHES)}")
         kernel = _read_kernel(request.kernel_ir)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from tests.unit.workers.building import compiled, default_source, lowered, norm
+from tests.unit.workers.building import activation, compiled, default_source, lowered, norm
 
+from nearhint_compiler.ir.text import print_kernel
 from nearhint_daemon.workers import measure as measuring
+from nearhint_daemon.workers.bench_worker import Bench
 from nearhint_daemon.workers.clock import CpuClock
 from nearhint_daemon.workers.contest import MIN_SAMPLES, Contestant
-from nearhint_daemon.workers.errors import MemoryLimitExceeded
+from nearhint_daemon.workers.errors import DeviceWanted, MemoryLimitExceeded
 from nearhint_daemon.workers.inputs import size_bytes
 from nearhint_daemon.workers.measure import (
     PLACES,
@@ -26,7 +30,10 @@ from nearhint_daemon.workers.measure import (
     output_allocators,
     without_collector,
 )
+from nearhint_daemon.workers.serve import WorkerState
 from nearhint_daemon.workers.subjects import CpuSubject
+from nearhint_proto.convert import fallback_to_proto, size_hint_to_proto
+from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import ALWAYS, Aligned, Divisible, Guard
 
@@ -153,3 +160,31 @@ def test_what_is_timed_computes(subject: CpuSubject, tmp_path: Path) -> None:
     assert isinstance(made, tuple)
     wanted = torch.nn.functional.layer_norm(x + y, (48,), weight, bias, 1e-5)
     torch.testing.assert_close(made[0].reshape(21, 48), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_who_wants_the_device_while_a_measurement_is_being_prepared_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one of a worker imports torch before it times anything."""
+    kernel, fallback = lowered(activation())
+    bench = Bench("cpu", WorkerState(), "")
+
+    class Slow(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            if name == measure.__name__:
+                bench.give_way(0, None)
+            return getattr(measuring, name)
+
+    monkeypatch.setitem(sys.modules, measuring.__name__, Slow(measuring.__name__))
+    request = pb.MeasureHint(
+        kernel_ir=print_kernel(kernel),
+        fallback=fallback_to_proto(fallback),
+        sizes=size_hint_to_proto({"s0": 4}),
+        candidates=[pb.Candidate(id="fallback", fallback=True)],
+        cache="warm",
+        budget_s=0.1,
+        memory_limit_bytes=1 << 30,
+        gives_way=True,
+    )
+    with pytest.raises(DeviceWanted):
+        bench.measure_hint(request)
