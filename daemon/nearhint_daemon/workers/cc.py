@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nearhint_compiler.codegen.generated import Generated
@@ -21,6 +22,7 @@ from nearhint_daemon.workers.built import Built
 from nearhint_daemon.workers.errors import CcMissing, CompileFailed, DiskFull
 from nearhint_daemon.workers.limits import limit_child_cpu
 from nearhint_daemon.workers.scratch import is_full
+from nearhint_daemon.workers.starvation import Deadline
 from nearhint_daemon.workers.toolchain import CC
 
 COMPILE_FLAGS = (
@@ -50,6 +52,7 @@ LINK_FLAGS = (
 )
 LIBRARIES = ("-lm",)
 TIMEOUT_S = 120.0
+"""In which `cc` could run: on a machine that serves it may wait for long."""
 _INTRINSICS = "#include <immintrin.h>\n"
 
 
@@ -131,11 +134,15 @@ def _run(command: Sequence[str], folder: Path, timeout_s: float) -> str:
         errors="replace",
     ) as running:
         limit_child_cpu(running.pid, seconds=int(timeout_s) + 1)
-        try:
-            log, _ = running.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            raise CcTimedOut(f"cc took more than {timeout_s:g} s") from None
+        deadline = Deadline(running.pid, timeout_s)
+        log = None
+        while log is None:
+            step_s = deadline.step_s()
+            if not step_s:
+                running.kill()
+                raise CcTimedOut(f"cc took more than {timeout_s:g} s")
+            with suppress(subprocess.TimeoutExpired):
+                log, _ = running.communicate(timeout=step_s)
     if running.returncode != 0:
         said = log.strip() or f"cc ended with status {running.returncode}"
         raise DiskFull(said) if is_full(said) else CompileFailed(said)

@@ -26,7 +26,7 @@ from nearhint_daemon.workers.errors import FrameInvalid, WorkerDied, WorkerHung
 from nearhint_daemon.workers.exits import GIVE_WAY, RECYCLED, TELL
 from nearhint_daemon.workers.reproducer import for_lost_worker
 from nearhint_daemon.workers.stacks import innermost
-from nearhint_daemon.workers.starvation import Starvation
+from nearhint_daemon.workers.starvation import Deadline
 from nearhint_proto.v1 import worker_pb2 as pb
 
 KEPT_VARIABLES = (
@@ -41,9 +41,6 @@ KEPT_VARIABLES = (
     "TZ",
 )
 """What a worker sees of the daemon's environment."""
-STEP_S = 0.5
-STARVED_FACTOR = 10.0
-"""How many times its deadline a job may take on a machine that does not let its worker run."""
 _LOG_TAIL_BYTES = 8192
 _REAP_S = 5.0
 _LAST_WORDS_S = 0.05
@@ -184,18 +181,13 @@ class WorkerProcess:
 
     async def _wait(self, either: set[asyncio.Future[Any]], timeout_s: float) -> None:
         """Waits for the first, or until the worker had `timeout_s` in which it could run."""
-        starvation = Starvation(self.pid)
-        end = time.monotonic() + timeout_s * STARVED_FACTOR
-        left_s = timeout_s
-        while left_s > 0 and time.monotonic() < end:
-            started = time.monotonic()
-            step_s = min(left_s, STEP_S)
+        deadline = Deadline(self.pid, timeout_s)
+        while step_s := deadline.step_s():
             done, _ = await asyncio.wait(
                 either, timeout=step_s, return_when=asyncio.FIRST_COMPLETED
             )
             if done:
                 return
-            left_s -= max(0.0, time.monotonic() - started - starvation.since_last_s())
 
     async def _talk(self, request: pb.WorkerRequest) -> pb.WorkerResponse:
         if self._streams is None:

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+STEP_S = 0.5
+"""So often at least a process is looked at whose time is counted."""
+STARVED_FACTOR = 10.0
+"""How many times its deadline a process may take on a machine that does not let it run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,22 @@ class Starvation:
             found[pid] = _Count(int(ran_ns) / 1e9, int(waited_ns) / 1e9, state == b"R")
             left += [int(child) for child in children.split()]
         return found
+
+
+class Deadline:
+    """Seconds in which a process could run, it or its children.
+
+    Those in which it was ready and was not let do not count, up to `STARVED_FACTOR` times as many.
+    """
+
+    def __init__(self, pid: int, timeout_s: float) -> None:
+        self._starvation = Starvation(pid)
+        self._left_s = timeout_s
+        self._asked = time.monotonic()
+        self._end = self._asked + timeout_s * STARVED_FACTOR
+
+    def step_s(self) -> float:
+        """How long to wait before this is asked again; 0: no longer."""
+        asked, self._asked = self._asked, time.monotonic()
+        self._left_s -= max(0.0, self._asked - asked - self._starvation.since_last_s())
+        return max(0.0, min(self._left_s, self._end - self._asked, STEP_S))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from nearhint_daemon.workers.compile_worker import compile_variant, handlers
 from nearhint_daemon.workers.errors import CcMissing, CompileFailed, DiskFull, ToolchainChanged
 from nearhint_daemon.workers.reproducer import for_compile
 from nearhint_daemon.workers.serve import WorkerState
+from nearhint_daemon.workers.starvation import Starvation
 from nearhint_proto.convert import program_to_proto, size_hint_to_proto, target_to_proto
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.guard import size_facts_hold
@@ -37,6 +40,7 @@ from nearhint_rules.target import CudaDevice, Target
 H100 = Target(CudaDevice("H100", 90, 132, 80 << 30, "550", 700), ("triton 3.6.0",))
 KERNELS = Path(__file__).parents[2] / "kernels"
 Sizes = tuple[int, ...]
+TIMEOUT_S = 0.05
 LOOP = "for (int64_t i = 0; i < n; i++) y[i] = sqrtf(x[i]) * 2;"
 
 
@@ -278,6 +282,29 @@ def test_a_compiler_that_hangs_is_given_up_and_its_worker_leaves(
     with pytest.raises(CcTimedOut):
         jobs["compile_variant"](pb.WorkerRequest(compile_variant=request()))
     assert state.is_damaged
+
+
+def test_a_compiler_that_waits_for_a_cpu_is_not_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says something once it was looked at for longer than it has, all of which it starved."""
+    fifo, starved = tmp_path / "fifo", tmp_path / "cc"
+    os.mkfifo(fifo)
+    starved.write_text(f"#!/bin/sh\nread line < {fifo}\necho $line >&2\nexit 1\n", encoding="utf-8")
+    starved.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    looked_at_s: list[float] = []
+
+    def since_last_s(starvation: Starvation) -> float:
+        is_late = looked_at_s and looked_at_s[-1] - looked_at_s[0] > TIMEOUT_S
+        looked_at_s.append(time.monotonic())
+        if not is_late and looked_at_s[-1] - looked_at_s[0] > TIMEOUT_S:
+            fifo.write_text("no such C\n", encoding="utf-8")
+        return math.inf
+
+    monkeypatch.setattr(Starvation, "since_last_s", since_last_s)
+    with pytest.raises(CompileFailed, match="no such C"):
+        compile_c(hand_written(LOOP), scratch=tmp_path, timeout_s=TIMEOUT_S)
 
 
 def test_a_program_is_lowered_to_kernels_and_fallbacks() -> None:
