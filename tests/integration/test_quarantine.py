@@ -284,3 +284,17 @@ def test_no_variant_is_blamed_where_the_original_ops_end_the_worker(tmp_path: Pa
         assert daemon.core.quarantine.count() == 0
 
     go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))
+
+
+def test_where_the_original_ops_end_the_worker_only_that_size_is_left_out(tmp_path: Path) -> None:
+    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
+        dims = request.measure_hint.sizes.dims
+        if job == "measure_hint" and any(dim.value == 63 for dim in dims):
+            raise died()
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64, 256)
+        assert [row.dims for row in (await kernel.table()).hints] == [(64,), (251,), (256,)]
+        assert daemon.core.quarantine.count() == 0
+
+    go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))

@@ -48,8 +48,8 @@ class Races:
     ) -> pb.Measured:
         """Times these Variants, as workers get them, and the Fallback, at a task's sizes.
 
-        Raises `NoVariant` where each of them ends its worker, and `WorkerLost` where the Fallback
-        does, or no worker starts: that is the fault of none of them.
+        Raises `NoVariant` where each of them ends its worker, or the Fallback does, which is the
+        fault of none of them; nor is it where no worker starts, a `WorkerStartFailed`.
         """
         for _ in range(2):
             try:
@@ -64,7 +64,7 @@ class Races:
                     candidates=len(candidates),
                     problem=str(loss),
                 )
-        await self._together(task, (), care)
+        await self._require_fallback(task, care)
         by_id = {row.id: row for row in rows}
         sound = [
             candidate
@@ -74,6 +74,15 @@ class Races:
         if not sound:
             raise NoVariant("every candidate ended its worker while it was timed")
         return await self._together(task, sound, care)
+
+    async def _require_fallback(self, task: Task, care: Care) -> None:
+        """Raises `NoVariant` where the original ops alone end the worker."""
+        try:
+            await self._together(task, (), care)
+        except WorkerStartFailed:
+            raise
+        except WorkerLost as loss:
+            raise NoVariant(f"the original ops end the worker that times them: {loss}") from loss
 
     async def _survives(
         self, task: Task, row: VariantRow, candidate: pb.Candidate, care: Care
