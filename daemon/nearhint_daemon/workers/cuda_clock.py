@@ -15,6 +15,7 @@ import torch
 from nearhint_daemon.workers.clock import OUTPUTS_ALLOCATED, WARM_UP_CALLS, Sample
 from nearhint_daemon.workers.cuda_subject import device_errors
 from nearhint_daemon.workers.cuda_watch import Watch
+from nearhint_daemon.workers.errors import OutOfMemory
 
 SAMPLE_MS = 0.4
 """A sample is at least about this long."""
@@ -109,7 +110,7 @@ class CudaClock:
         return float(start.elapsed_time(end))
 
     def _captured(self, call: Callable[[], object], calls: int) -> torch.cuda.CUDAGraph | None:
-        """The calls as a graph.
+        """The calls as a graph; raises `OutOfMemory`.
 
         Not by `torch.cuda.graph`, which gives back all memory that is cached before each capture.
         """
@@ -123,6 +124,9 @@ class CudaClock:
                     _repeat(call, calls)
                 finally:
                     graph.capture_end()
+        except torch.OutOfMemoryError as error:
+            # Launched as it is, it would be timed otherwise than those before it.
+            raise OutOfMemory(str(error)) from error
         except RuntimeError:
             # Some op cannot be captured; if it was the device that broke, the next sync says so.
             with device_errors():

@@ -18,6 +18,7 @@ from nearhint_daemon.workers.cuda_clock import (
     SAMPLE_MS,
     CudaClock,
 )
+from nearhint_daemon.workers.errors import OutOfMemory
 
 
 @dataclass
@@ -42,6 +43,12 @@ class Device:
         """Another's, which waits for the device."""
         if self.under_way is not None:
             raise RuntimeError("not permitted while capturing")
+        self.now_ms += self.call_ms
+
+    def fill(self) -> None:
+        """Another's, for which the graphs' pool has no memory."""
+        if self.under_way is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
         self.now_ms += self.call_ms
 
     def graph_pool_handle(self) -> int:
@@ -132,6 +139,14 @@ def test_what_cannot_be_captured_is_launched_and_leaves_the_others_a_pool(device
     first = device.handles
     made.calls_for(device.call)
     assert {pool for pool, _ in device.captured[-2:]} == {first}
+
+
+def test_what_finds_no_memory_while_captured_is_not_timed_otherwise_than_the_others(
+    device: Device,
+) -> None:
+    with pytest.raises(OutOfMemory):
+        clock().calls_for(device.fill)
+    assert device.under_way is None
 
 
 @pytest.mark.parametrize("sample_ms", [SAMPLE_MS, ROUGH_SAMPLE_MS])
