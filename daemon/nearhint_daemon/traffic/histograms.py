@@ -168,8 +168,9 @@ class Traffic:
         self._steps = Recent[tuple[str, str], tuple[Step, ...]](PROGRAMS_KEPT)
 
     async def load(self) -> None:
-        """Takes up what an earlier daemon wrote."""
+        """Takes up what an earlier daemon wrote; no clock of its was ahead of ours."""
         rows = await self._store.read(queries.traffic)
+        now_s = self._clock()
         for row in rows:
             words = row.dims.split()
             if not all(map(str.isdecimal, words)):
@@ -181,8 +182,8 @@ class Traffic:
                     fallback=row.fallback,
                     dims=dims,
                     weight=row.weight,
-                    at_s=row.at_s,
-                    first_at_s=row.first_at_s,
+                    at_s=min(row.at_s, now_s),
+                    first_at_s=min(row.first_at_s, now_s),
                     program=row.program,
                     sizes=row.sizes,
                 )

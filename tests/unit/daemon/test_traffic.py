@@ -302,6 +302,23 @@ def test_a_damaged_row_is_passed_over(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_what_was_met_by_a_clock_that_was_ahead_fades_from_now_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        kept = Kept(tmp_path)
+        await kept.store.start()
+        ahead_s = kept.clock.now_s + 1e8
+        row = TrafficRow("", KERNEL, "f", "8", PROGRAM.id, "s0=8", 16.0, ahead_s, ahead_s)
+        await kept.store.write(lambda tx: tx.put(row))
+        await kept.traffic.load()
+        kept.clock.now_s += HALF_LIFE_S
+        assert kept.weights() == {(8,): pytest.approx(8.0)}
+        (met,) = kept.traffic.met("", KERNEL)
+        assert met.first_at_s <= kept.clock.now_s
+        await kept.store.close()
+
+    asyncio.run(scenario())
+
+
 def test_hints_are_used_by_the_sizes_nearest_to_them(tmp_path: Path) -> None:
     async def scenario() -> None:
         kept = Kept(tmp_path)
