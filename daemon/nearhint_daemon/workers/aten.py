@@ -18,7 +18,7 @@ import torch
 
 from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
 from nearhint_daemon.workers.elements import FLOATS
-from nearhint_daemon.workers.errors import FallbackInvalid, OpNotAllowed
+from nearhint_daemon.workers.errors import FallbackInvalid, OpNotAllowed, lacks_memory
 from nearhint_daemon.workers.looked_up import WITHIN, places_of, source_of
 from nearhint_daemon.workers.reference_ops import F8E4M3FN_LIMIT
 from nearhint_daemon.workers.tolerance import PRECISIONS
@@ -83,7 +83,11 @@ class AtenProgram:
         )
 
     def values(self, inputs: Sequence[Value]) -> list[Any]:
-        """Every value of the Program, by number."""
+        """Every value of the Program, by number.
+
+        Raises `FallbackInvalid` where an op refuses to run, and what torch does where there is no
+        memory left, or the device is broken.
+        """
         with torch.no_grad(), _floats_made_in(self._precision):
             environment = self._environment(inputs)
             for step in self._steps:
@@ -122,7 +126,13 @@ class AtenProgram:
     def _run(self, step: _Step, environment: list[Any]) -> None:
         try:
             result = step.call(*step.arguments(environment))
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if lacks_memory(error):
+                raise
+            if isinstance(error, torch.AcceleratorError):
+                torch.cuda.synchronize(self._device)  # raises where it is broken for good
             raise FallbackInvalid(f"{step.call}: {error}") from error
         if step.count == 1 and not isinstance(result, tuple | list):
             environment[step.first] = result

@@ -9,6 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether the host has no memory left: as Python says it, or torch, in a `RuntimeError`."""
+    return isinstance(error, MemoryError) or _NO_MEMORY in str(error)
+
 
 class WorkersError(Exception):
     """Base of all errors of the workers; `code` is stable across releases."""

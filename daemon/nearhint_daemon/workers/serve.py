@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nearhint_daemon.workers import wire
-from nearhint_daemon.workers.errors import DiskFull, JobFailed, OutOfMemory, RequestInvalid
+from nearhint_daemon.workers.errors import (
+    DiskFull,
+    JobFailed,
+    OutOfMemory,
+    RequestInvalid,
+    lacks_memory,
+)
 from nearhint_daemon.workers.exits import RECYCLED, TELL
 from nearhint_daemon.workers.scratch import is_full
 from nearhint_proto.v1 import worker_pb2 as pb
-
-_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-"""How torch says it of the host, in a `RuntimeError`."""
 
 Handler: TypeAlias = Callable[[pb.WorkerRequest], pb.WorkerResponse]
 
@@ -83,7 +86,7 @@ def _answer(request: pb.WorkerRequest, handlers: Mapping[str, Handler]) -> pb.Wo
     except JobFailed as error:
         return _failure(error.code, str(error), error.reproducer)
     except Exception as error:
-        if isinstance(error, MemoryError) or _NO_MEMORY in str(error):
+        if lacks_memory(error):
             return _failure(OutOfMemory.code, f"{job}: out of memory", {})
         if isinstance(error, OSError) and is_full(str(error)):
             return _failure(DiskFull.code, f"{job}: {error}", {})

@@ -19,6 +19,7 @@ from tests.unit.workers.building import (
 )
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_daemon.workers import aten
 from nearhint_daemon.workers.lowering_check import check_lowering
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
@@ -378,3 +379,35 @@ def test_integers_of_what_is_no_number_may_be_anything() -> None:
     )
     kernel, fallback = lowered(program)
     assert check_lowering(kernel, fallback, seed=1).problem == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "is_broken"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), False),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), False),
+        (torch.AcceleratorError("CUDA error: an illegal memory access"), True),
+    ],
+)
+def test_a_device_that_is_full_or_broken_proves_no_lowering_wrong(
+    said: RuntimeError, is_broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise said
+
+    monkeypatch.setattr(aten, "_callable", lambda op: fail)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: fail() if is_broken else None)
+    kernel, fallback = lowered(activation())
+    with pytest.raises(type(said), match=str(said)[:20]):
+        check_lowering(kernel, fallback, seed=1)
+
+
+def test_an_op_that_a_device_refuses_leaves_it_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise torch.AcceleratorError("CUDA error: invalid configuration argument")
+
+    monkeypatch.setattr(aten, "_callable", lambda op: refuse)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    kernel, fallback = lowered(activation())
+    found = check_lowering(kernel, fallback, seed=1)
+    assert "invalid configuration argument" in found.problem
