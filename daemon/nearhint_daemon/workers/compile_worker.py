@@ -295,8 +295,8 @@ def main() -> None:
     """Serves the daemon until it closes the socket."""
     arguments = parse_arguments()
     enter(COMPILE_LIMITS, parent=arguments.parent)
-    be_idle()
     toolchain = tools.detect()
+    be_idle()
     pong = pb.Pong(toolchain=toolchain, ready_s=seconds_since_spawn())
     state = WorkerState()
     serve(

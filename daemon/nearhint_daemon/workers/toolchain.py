@@ -31,7 +31,11 @@ def for_kind(kind: str, toolchain: Sequence[str]) -> tuple[str, ...]:
 
 
 def detect() -> tuple[str, ...]:
-    """All toolchains, e.g. ("cc 12.2.0", "triton 3.7.1", "ptxas 12.8.93")."""
+    """All toolchains, e.g. ("cc 12.2.0", "triton 3.7.1", "ptxas 12.8.93").
+
+    Raises `subprocess.TimeoutExpired` where a tool is there and does not answer: on a machine that
+    has no time for it now, it is not missing.
+    """
     return tuple(entry for entry in (_cc(), _triton(), _ptxas()) if entry)
 
 
@@ -63,6 +67,6 @@ def _output(command: Sequence[str]) -> str:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout

@@ -219,6 +219,18 @@ def test_a_missing_compiler_is_a_typed_error(
     assert not [entry for entry in toolchain.detect() if entry.startswith("cc")]
 
 
+def test_a_compiler_that_does_not_say_in_time_what_it_is_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "cc"
+    slow.write_text("#!/bin/sh\nexec /bin/sleep 100\n", encoding="utf-8")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolchain, "_VERSION_TIMEOUT_S", 0.1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        toolchain.detect()
+
+
 def test_a_compiler_that_is_not_gcc_is_not_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
