@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.services.boundary import below
+from nearhint_daemon.workers.limits import THREADS_LIMIT
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules.errors import RulesError
@@ -14,7 +15,6 @@ from nearhint_rules.program import SIZE_LIMIT
 NAMESPACE_LIMIT = 128
 TEXT_LIMIT = 256
 KERNELS_LIMIT = 1024
-THREADS_LIMIT = 1024
 PAGE_SIZE = 100
 PAGE_LIMIT = 1000
 

@@ -35,8 +35,11 @@ class Limits:
     tasks: int = 512
 
 
+THREADS_LIMIT = 1024
+"""Threads that a client may have CPU kernels run with."""
 COMPILE_LIMITS = Limits(address_space_bytes=6 << 30)
-BENCH_CPU_LIMITS = Limits(address_space_bytes=24 << 30)
+# An OpenMP runtime that gets no thread ends its process, which looks like the kernel's fault.
+BENCH_CPU_LIMITS = Limits(address_space_bytes=24 << 30, tasks=THREADS_LIMIT + 512)
 # CUDA reserves address space for all of the device's and the host's memory.
 BENCH_CUDA_LIMITS = Limits(address_space_bytes=None, open_files=4096)
 

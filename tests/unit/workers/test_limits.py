@@ -61,6 +61,29 @@ def test_what_is_over_a_limit_fails(then: str, said: str) -> None:
     assert said in done.stderr
 
 
+THREADS = """
+import os, threading
+from nearhint_daemon.workers.limits import BENCH_CPU_LIMITS, THREADS_LIMIT, enter
+enter(BENCH_CPU_LIMITS, parent=os.getppid())
+if os.geteuid() == 0:
+    os.setuid(65534)  # root has as many as it likes
+goes_on = threading.Event()
+threads = [threading.Thread(target=goes_on.wait) for _ in range(THREADS_LIMIT)]
+try:
+    for thread in threads:
+        thread.start()
+finally:
+    goes_on.set()
+"""
+
+
+def test_a_bench_worker_may_have_as_many_threads_as_a_client_may_ask_for() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, check=False, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_worker_whose_parent_is_gone_leaves() -> None:
     done = run_limited("print('still here')", parent="1")
     assert done.returncode == ORPHANED
