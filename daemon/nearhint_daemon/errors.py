@@ -164,6 +164,13 @@ class LoweringWrong(DaemonError):
     code = "LOWERING_WRONG"
 
 
+class SearchFailed(DaemonError):
+    """A hint's search, on which this work is based, failed for a reason that may pass."""
+
+    code = "SEARCH_FAILED"
+    hint = "ask again: the search is done again, and this after it"
+
+
 class HintTooLarge(DaemonError):
     """The tensors of a hint would take more memory than measuring may use."""
 
@@ -316,6 +323,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "TOOLCHAIN_MISSING": "FAILED_PRECONDITION",
     "NO_VARIANT": "FAILED_PRECONDITION",
     "LOWERING_WRONG": "FAILED_PRECONDITION",
+    "SEARCH_FAILED": "ABORTED",
     "HINT_TOO_LARGE": "FAILED_PRECONDITION",
     "HINT_UNREACHABLE": "FAILED_PRECONDITION",
     "DEVICE_FULL": "RESOURCE_EXHAUSTED",

@@ -91,6 +91,32 @@ def test_what_a_full_device_kept_from_being_crossed_is_crossed_when_it_has_room(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("contests", [0, 2])
+def test_hints_whose_search_a_full_device_kept_back_are_crossed_after_it(
+    contests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full from the start, and once the hints are at T1."""
+    monkeypatch.setattr(queue, "RETRY_S", 0.0)
+    hints = (64, 1024)
+
+    class FullAfter(Full):
+        def refuse(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+            return None if self.asked[job] <= contests else super().refuse(job, request)
+
+    async def scenario() -> None:
+        bench = FullAfter("measure_hint")
+        async with running(tmp_path, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            assert (await daemon.client.tuned(registered, *hints)).failed > 0
+            bench.is_full = False
+            again = await daemon.client.tuned(registered, *hints)
+            assert (again.done, again.failed) == (5, 0)
+            (table,) = await daemon.client.tables_of(registered)
+            assert sorted(list(row.dims) for row in table.hints) == [[63], [64], [1007], [1024]]
+
+    asyncio.run(scenario())
+
+
 def test_a_compiler_without_memory_costs_what_it_was_to_compile_and_nothing_else(
     tmp_path: Path,
 ) -> None:

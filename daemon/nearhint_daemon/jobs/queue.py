@@ -47,6 +47,7 @@ PASSING_CODES = frozenset(
         "INTERNAL",
         "NO_DEVICE",
         "SCRATCH_FULL",
+        "SEARCH_FAILED",
         "STORE_FAILED",
         "TABLE_CHANGED",
         "TOOLCHAIN_MISSING",
@@ -230,6 +231,11 @@ class JobQueue:
             for key in keys
             if key in self._open or (key in ended and ended[key].state == "done")
         )
+
+    def may_come(self, prefixes: Iterable[str]) -> bool:
+        """Whether a job whose key starts so has failed for what may pass: it may be done yet."""
+        rows = self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
+        return any(row.state == "failed" and row.code in PASSING_CODES for row in rows)
 
     def open_among(self, keys: Iterable[str]) -> frozenset[str]:
         """Those of these keys whose jobs are open."""

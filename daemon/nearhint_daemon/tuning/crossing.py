@@ -7,7 +7,7 @@ A hint's companions are measured at once (`Crossing.beside`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,14 +18,15 @@ from nearhint_daemon.errors import (
     DaemonError,
     HintUnreachable,
     NoVariant,
+    SearchFailed,
     StoreError,
 )
 from nearhint_daemon.jobs import PASSING_CODES, JobQueue
 from nearhint_daemon.store.rows import JobRow
-from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tuning import budgets
 from nearhint_daemon.tuning.beyond import BEYOND
-from nearhint_daemon.tuning.companions import has_place
+from nearhint_daemon.tuning.companions import has_place, without_companions
 from nearhint_daemon.tuning.contests import Contests
 from nearhint_daemon.tuning.matrix import (
     SEARCHED_TIER,
@@ -34,9 +35,10 @@ from nearhint_daemon.tuning.matrix import (
     missing_beside,
     missing_beside_hint,
     missing_beyond,
+    searched,
 )
 from nearhint_daemon.tuning.tasks import OddSizes, Task, Tasks
-from nearhint_daemon.tuning.tuning_jobs import search_prefixes
+from nearhint_daemon.tuning.tuning_jobs import NEARS, search_prefixes, searches_of
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import Table
 
@@ -57,8 +59,9 @@ class Crossing:
     async def cross(self, row: JobRow, payload: Mapping[str, Any]) -> None:
         """Does one, once no search in its Table is open that is as urgent.
 
-        Where something that passes, as a device without memory, kept it from some sizes, that is
-        raised after all others: the rest is done when it is asked for again.
+        Where something that passes, as a device without memory, kept it from some sizes, or kept a
+        hint from being searched, that is raised after all others: the rest is done when it is asked
+        for again.
         """
         key = (row.namespace, payload["kernel"], payload["target"])
         await self._jobs.ended_under(search_prefixes(key), priority=row.priority)
@@ -72,11 +75,28 @@ class Crossing:
         ):
             table = self._tables.newest(key)
             if table is None or table.default < 0:
+                self._require_searches(key, payload, table)
                 raise NoVariant("no candidate passed")
             lacking = lack(table, payload["fallback"])
             passing += await self._fill(row, payload, table, lacking, why, odd)
         if passing:
             raise passing[0]
+        self._require_searches(key, payload, self._tables.newest(key))
+
+    def _require_searches(
+        self, key: TableKey, payload: Mapping[str, Any], table: Table | None
+    ) -> None:
+        """Raises `SearchFailed` where a hint that this is about was not, but may be searched."""
+        fallback = payload["fallback"]
+        hints: list[Dims] = [tuple(dims) for dims, _ in payload.get(NEARS, ())]
+        known: Collection[Dims] = ()
+        if table is not None:
+            hints += (row.dims for row in without_companions(table))
+            known = searched(table, fallback)
+        missed = [dims for dims in dict.fromkeys(hints) if dims not in known]
+        prefixes = [f"{each}{fallback}/" for dims in missed for each in searches_of(key, dims)]
+        if self._jobs.may_come(prefixes):
+            raise SearchFailed(f"{missed} could not be searched yet")
 
     async def beside(self, row: JobRow, payload: Mapping[str, Any], dims: Dims) -> None:
         """Measures at the companions of a hint that was searched just now."""

@@ -92,7 +92,7 @@ def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
     contenders of all, and not of neighbours alone. Rows beyond hints are no neighbours: there the
     contenders were timed, and nothing more once they are there.
     """
-    rows = _searched(table, fallback)
+    rows = searched(table, fallback)
     near = neighbours(rows.keys() - rows_beyond(table))
     named = (
         contenders(replace(table, hints=tuple(rows.values())))
@@ -117,7 +117,7 @@ def missing(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
 
 def missing_beyond(table: Table, fallback: str) -> Mapping[Dims, tuple[int, ...]]:
     """What is to be measured beyond those hints, where these are few."""
-    rows = _searched(table, fallback)
+    rows = searched(table, fallback)
     return lacking_beyond(table, list(rows.values())) if _are_few(table, rows) else {}
 
 
@@ -130,7 +130,7 @@ def missing_beside(
     serves have less. What a CPU's largest hint is outgrown by has none: it tells of caches, and no
     worse alone.
     """
-    rows = _searched(table, fallback)
+    rows = searched(table, fallback)
     is_alone = len(without_companions(table)) == len(rows) == 1 and is_promised(table)
     if not (is_alone or _are_few(table, rows)):
         return {}
@@ -148,7 +148,7 @@ def missing_beside_hint(
     sizes without divisibility are served no worse than others. Where a Table has `MANY_ROWS` that
     waits: what is beyond hints comes before it. So it does where no Variant promises divisibility.
     """
-    if dims not in _searched(table, fallback) or not is_promised(table):
+    if dims not in searched(table, fallback) or not is_promised(table):
         return {}
     if len(table.hints) >= MANY_ROWS:
         return {}
@@ -163,7 +163,8 @@ def _are_few(table: Table, rows: Collection[Dims]) -> bool:
     return len(rows) > 1 and len(set(rows) - rows_beyond(table)) <= EVERYWHERE
 
 
-def _searched(table: Table, fallback: str) -> dict[Dims, HintRow]:
+def searched(table: Table, fallback: str) -> dict[Dims, HintRow]:
+    """The hints that were searched beside a Fallback, their companions left out."""
     return {
         row.dims: row
         for row in without_companions(table)
