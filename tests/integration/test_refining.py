@@ -12,13 +12,14 @@ import pytest
 from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool, Script, chain
 
-from nearhint_daemon.jobs import JobSpec, Priority
+from nearhint_daemon.jobs import JobSpec, Priority, queue
 from nearhint_daemon.restoring import RESTORE
 from nearhint_daemon.store.rows import JobRow, TargetRow
 from nearhint_daemon.traffic.usage import Used
 from nearhint_daemon.tuning.winners import TRANSFERRED
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
+from nearhint_proto.v1 import worker_pb2
 from nearhint_rules.target import Target
 
 DEFAULT, START = "cpu.rows vector=8", "cpu.rows vector=32"
@@ -117,6 +118,36 @@ def test_the_hottest_hint_is_refined_in_idle_time_and_the_unused_never(tmp_path:
             # Of their companions no call has the sizes.
             tiers = {row.dims[0]: row.tier for row in table.hints}
             assert tiers == {63: 2, 64: 2, 251: 2, 256: 3, 1007: 2, 1024: 3}
+
+    asyncio.run(scenario())
+
+
+def test_what_a_full_device_kept_from_being_refined_is_refined_after_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "RETRY_S", 0.0)
+
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+
+        def full(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+            dims = request.measure_hint.sizes.dims
+            if job != "measure_hint" or all(dim.value != 256 for dim in dims):
+                return script.faults(job, request)
+            error = worker_pb2.WorkerError(code="OUT_OF_MEMORY", message="no room")
+            return worker_pb2.WorkerResponse(id=request.id, error=error)
+
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64, 256, 1024)
+            await daemon.at_rest()
+            done = len(script.timed)
+            await use(daemon, registered.program_id, {256: 90, 1024: 10})
+            for bench.faults in (full, script.faults):
+                for _ in range(3):
+                    await daemon.core.idle_time.turn()
+            refined = [size for size, _ in script.timed[done:]]
+            assert refined == [1024] * 3 + [256] * 3
 
     asyncio.run(scenario())
 

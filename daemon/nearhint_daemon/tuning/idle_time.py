@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from nearhint_daemon.devices import Devices
 from nearhint_daemon.errors import DaemonError, QueueFull, StoreReadOnly
-from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
+from nearhint_daemon.jobs import PASSING_CODES, JobQueue, JobSpec, Priority
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow
@@ -81,15 +81,17 @@ class IdleTime:
         keys = sorted(self._tables.every_key())
         start = self._looked_at % max(1, len(keys))
         self._looked_at = start + KERNELS_A_TURN
-        best: tuple[float, JobSpec] | None = None
+        best: tuple[tuple[bool, float], JobSpec] | None = None
         for key in (*keys[start:], *keys[:start])[:KERNELS_A_TURN]:
             if not self._may_measure(key):
                 continue
             for dims, count in self._refinable(key).items():
-                if count and (best is None or count > best[0]):
-                    spec = self._spec(key, dims)
-                    if spec is not None:
-                        best = count, spec
+                if not count or (best is not None and (True, count) <= best[0]):
+                    continue
+                found = self._spec(key, dims)
+                # What failed comes after all that was never tried, or nothing else might come.
+                if found is not None and (best is None or (found[1], count) > best[0]):
+                    best = (found[1], count), found[0]
         return None if best is None else best[1]
 
     def _may_measure(self, key: TableKey) -> bool:
@@ -113,8 +115,12 @@ class IdleTime:
             if row.tier == REFINABLE_TIER and row.ranked
         }
 
-    def _spec(self, key: TableKey, dims: Dims) -> JobSpec | None:
-        """The job, as the search at this hint was asked for; None if it was done or has failed."""
+    def _spec(self, key: TableKey, dims: Dims) -> tuple[JobSpec, bool] | None:
+        """The job, as the search at this hint was asked for, and whether it was never tried.
+
+        None if it was done, or has failed for good.
+        """
+        again: JobSpec | None = None
         rows: list[JobRow] = self._store.read_now(
             lambda reading: [
                 row
@@ -142,5 +148,13 @@ class IdleTime:
                 lambda reading, key=spec.key: queries.jobs_by_key(reading, [key])  # type: ignore[misc]
             )
             if not known:
-                return spec
-        return None
+                return spec, True
+            if all(_may_pass(each) for each in known.values()):
+                again = spec
+        return None if again is None else (again, False)
+
+
+def _may_pass(row: JobRow) -> bool:
+    """Whether a job was not done for a reason that says nothing of it, and is none of ours."""
+    is_passing = row.code in PASSING_CODES and row.code != DaemonError.code
+    return row.state == "cancelled" or (row.state == "failed" and is_passing)
