@@ -325,7 +325,6 @@ class Traffic:
     def _histogram(self, key: KernelKey) -> Histogram:
         histogram = self._kernels.pop(key, None) or Histogram(half_life_s=self.half_life_s)
         self._kernels[key] = histogram
-        self._gone.discard(key)
         if len(self._kernels) > KERNELS_LIMIT:
             coldest, _ = self._kernels.popitem(last=False)
             self._gone.add(coldest)

@@ -265,6 +265,25 @@ def test_the_number_of_kernels_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     asyncio.run(scenario())
 
 
+def test_of_a_kernel_that_had_to_go_and_is_met_again_nothing_is_left_from_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both Kernels of the Program are met in turn, and there is room for one."""
+    monkeypatch.setattr(traffic, "KERNELS_LIMIT", 1)
+
+    async def scenario() -> None:
+        kept = Kept(tmp_path)
+        await kept.store.start()
+        for size in (16, 32, 64):
+            await kept.meet(size)
+            await kept.traffic.flush()
+            rows = kept.store.read_now(lambda reading: list(reading.where(TrafficRow)))
+            assert [row.dims for row in rows] == [str(size)]
+        await kept.store.close()
+
+    asyncio.run(scenario())
+
+
 def test_on_a_full_disk_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         kept = Kept(tmp_path)
