@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 
 from nearhint_daemon import logs
-from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreReadOnly
+from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, QueueFull, StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store import Reading, Store, Writing, queries
@@ -48,12 +49,14 @@ class Restorer:
     async def fetch(self, sha256: str) -> bytes:
         """A binary whose hash was checked just now.
 
-        Raises `ArtifactUnknown` or `ArtifactCorrupt`; the binary is then made again, if it can be.
+        Raises `ArtifactUnknown` or `ArtifactCorrupt`; the binary is then made again, if it can be,
+        or where the disk or the queue is full when it is next asked for.
         """
         try:
             data = await self._store.get_artifact(sha256)
         except (ArtifactCorrupt, ArtifactUnknown):
-            await self._ask_for(sha256)
+            with suppress(QueueFull, StoreReadOnly):
+                await self._ask_for(sha256)
             raise
         self._used[sha256] = self._used.get(sha256, 0) + 1
         return data

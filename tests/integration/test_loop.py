@@ -20,6 +20,7 @@ from tests.integration.fake_workers import (
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
+from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.traffic.usage import Used
 from nearhint_daemon.tuning.companions import companions, odd_below
 from nearhint_daemon.workshop import WAYS_GIVEN
@@ -294,6 +295,33 @@ def test_a_flipped_byte_in_an_artifact_is_found_and_the_binary_made_again(tmp_pa
             assert b'where="artifact"} 1.0' in daemon.core.metrics.render()
             corrupt = daemon.core.config.state_dir / "artifacts" / "corrupt"
             assert [path.name.partition(".")[0] for path in corrupt.iterdir()] == [sha256]
+            await until(lambda: path.exists() and not daemon.core.jobs.running())
+            assert await daemon.client.fetch(sha256) == good
+
+    asyncio.run(scenario())
+
+
+def test_on_a_full_disk_a_lost_binary_is_what_it_is_and_comes_back_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What clients hear of it decides whether they ask again."""
+
+    async def full(work: object) -> None:
+        raise StoreReadOnly("the disk takes no writes now")
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            sha256, path = await artifact_of(daemon)
+            good = path.read_bytes()
+            path.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
+            with monkeypatch.context() as patched:
+                patched.setattr(daemon.core.store, "write", full)
+                for reason in ("ARTIFACT_CORRUPT", "ARTIFACT_UNKNOWN"):
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await daemon.client.fetch(sha256)
+                    assert details(caught.value)["reason"] == reason
+            with pytest.raises(grpc.aio.AioRpcError):
+                await daemon.client.fetch(sha256)
             await until(lambda: path.exists() and not daemon.core.jobs.running())
             assert await daemon.client.fetch(sha256) == good
 

@@ -7,6 +7,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -151,11 +152,12 @@ class Store:
         except ArtifactCorrupt:
             self._observer.store_found_corrupt("artifact", sha256)
             at_s = self._clock()
-            await self.write(
-                lambda tx: tx.append(
-                    EventRow(0, "artifact_corrupt", sha256, "moved aside", DAEMON, at_s)
+            with suppress(StoreError):  # a full disk makes the bytes no better
+                await self.write(
+                    lambda tx: tx.append(
+                        EventRow(0, "artifact_corrupt", sha256, "moved aside", DAEMON, at_s)
+                    )
                 )
-            )
             raise
 
     def size_bytes(self) -> dict[str, int]:
