@@ -15,6 +15,7 @@ from nearhint_torch.adapter import ControlFlow, aot_inference
 from nearhint_torch.capture import capture
 from nearhint_torch.devices import device_half
 from nearhint_torch.in_place import update_in_place
+from nearhint_torch.resampling import compositions
 from nearhint_torch.runner import size_reader
 
 
@@ -40,7 +41,9 @@ class Collector:
     def backend(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compiles a graph of Dynamo's."""
         try:
-            return aot_inference(module, example_inputs, compiler=self._compile)
+            return aot_inference(
+                module, example_inputs, compiler=self._compile, compositions=compositions()
+            )
         except ControlFlow:
             raise
         except Exception as error:

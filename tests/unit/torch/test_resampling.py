@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from nearhint.session import counters
 from nearhint_torch.backend import nearhint
+from nearhint_torch.collecting import Collector
 from nearhint_torch.resampling import compositions, repeated
 
 Tensor = torch.Tensor
@@ -164,6 +165,20 @@ def test_torchs_own_rules_are_there_after_a_capture(session: Install) -> None:
     with torch.no_grad():
         compiled(planes(5, 7))
     assert before == {op: dict(op.py_kernels) for op in compositions()}
+
+
+def test_a_warm_up_captures_what_a_server_does(session: Install) -> None:
+    fake, collector = session(lambda program: None), Collector({})
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        twice = functional.interpolate(x + 1, scale_factor=2.0)
+        return twice.relu(), functional.interpolate(x, scale_factor=1.5, mode="bilinear") * 2
+
+    with torch.inference_mode():
+        for backend in (nearhint, collector.backend):
+            torch.compile(function, backend=backend, dynamic=True)(planes(5, 7))
+            torch.compiler.reset()
+    assert [each.program.id for each in collector.collected()] == [fake.handles[0].program.id]
 
 
 @pytest.mark.parametrize("times", [[1, 1], [2, 1], [1, 4], [3, 5]])
