@@ -6,6 +6,7 @@ strides, where in the arena each tensor lies. What is left for a call is in the 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -349,19 +350,47 @@ def checked_view(
 
 
 def remembered_view(base: int, slot: int, make: Step) -> Step:
-    """Makes a view of a parameter, once for as long as it stays where it is."""
-    known: list[tuple[Any, int, Any]] = [(None, 0, None)]
+    """Makes a view of a parameter, once for as long as the parameter lives and stays where it is.
+
+    The view goes when the parameter does: a compiled graph may outlive the model, but must not
+    keep its weights.
+    """
+    known = _RememberedView()
 
     def run(slots: Slots) -> None:
         tensor = slots[base]
-        seen, address, view = known[0]
-        if seen is tensor and address == tensor.data_ptr():
+        seen, address, view = known.last
+        if seen() is tensor and address == tensor.data_ptr():
             slots[slot] = view
             return
         make(slots)
-        known[0] = (tensor, tensor.data_ptr(), slots[slot])
+        known.keep(tensor, slots[slot])
 
     return run
+
+
+class _RememberedView:
+    """A parameter, by a weak reference, its address and the view of it."""
+
+    __slots__ = ("__weakref__", "last")
+
+    def __init__(self) -> None:
+        self.last: tuple[Callable[[], Any], int, Any] = (_nobody, 0, None)
+
+    def keep(self, tensor: Any, view: Any) -> None:
+        """Remembers one view, in place of the one before."""
+        itself = weakref.ref(self)
+
+        def forget(_: object) -> None:
+            known = itself()
+            if known is not None:
+                known.last = (_nobody, 0, None)
+
+        self.last = (weakref.ref(tensor, forget), tensor.data_ptr(), view)
+
+
+def _nobody() -> None:
+    return None
 
 
 def _result_reader(captured: Captured) -> Callable[[Slots], tuple[Any, ...]]:

@@ -22,6 +22,7 @@ from tests.unit.torch.fake_session import (
     chosen,
     plan_of,
 )
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Sym
@@ -408,28 +409,41 @@ def test_a_node_writes_into_the_storage_that_the_plan_offers(plans: Fixture) -> 
     assert not plans.fallbacks
 
 
+def view_of_a_weight(program: Program) -> tuple[Step, ...]:
+    """A layer of 5 to 7 without a bias: the Plan makes the view of its weight."""
+    view = MakeView(
+        slot=slot_of(program, "aten.t.default"),
+        base=0,
+        shape=(ex.Int(5), ex.Int(7)),
+        stride=(ex.ONE, ex.Int(5)),
+        offset=ex.ZERO,
+        node=index_of(program, "aten.t.default"),
+    )
+    rest = [index for index, node in enumerate(program.nodes) if node.op != "aten.t.default"]
+    return view, RunNodes(tuple(rest))
+
+
 def test_a_view_of_a_weight_is_made_once_until_the_weight_moves(plans: Fixture) -> None:
     layer = torch.nn.Linear(5, 7, bias=False)
-
-    def steps(program: Program) -> tuple[Step, ...]:
-        view = MakeView(
-            slot=slot_of(program, "aten.t.default"),
-            base=0,
-            shape=(ex.Int(5), ex.Int(7)),
-            stride=(ex.ONE, ex.Int(5)),
-            offset=ex.ZERO,
-            node=index_of(program, "aten.t.default"),
-        )
-        rest = [index for index, node in enumerate(program.nodes) if node.op != "aten.t.default"]
-        return view, RunNodes(tuple(rest))
-
-    compiled = plans.compile(layer, steps)
+    compiled = plans.compile(layer, view_of_a_weight)
     x = torch.randn(3, 5)
     for change in (lambda: None, lambda: None, lambda: layer.weight.data.mul_(2)):
         change()
         assert torch.equal(compiled(x), layer(x))
     layer.weight.data = torch.randn(7, 5)
     assert torch.equal(compiled(x), layer(x))
+
+
+def test_a_view_of_a_weight_keeps_nothing_of_a_model_that_is_gone(plans: Fixture) -> None:
+    layer = torch.nn.Linear(5, 7, bias=False)
+    compiled = plans.compile(layer, view_of_a_weight)
+    compiled(torch.randn(3, 5))
+    reference: Any = StorageWeakRef
+    weight, memory = weakref.ref(layer.weight), reference(layer.weight.untyped_storage())
+    del layer, compiled
+    gc.collect()
+    assert weight() is None
+    assert memory.expired()
 
 
 def test_freed_slots_hold_no_memory(plans: Fixture) -> None:
