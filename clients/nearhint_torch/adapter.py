@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -38,7 +39,6 @@ LARGEST_SIZE = 2**62
 
 ControlFlow = RestartAnalysis
 """Raised through a backend by Dynamo to start over; never to be caught."""
-
 
 NotDynamic = ConstraintViolationError
 """Raised by a capture that ties a size that is marked as dynamic, or its range, to less."""
@@ -373,7 +373,6 @@ _WORK_AROUND = (
 """What torch's wrapper does around a graph, by the names of its metadata: nothing, if all are
 empty."""
 
-
 _KINDS = ("subclass_inp_meta", "subclass_fw_graph_out_meta")
 
 
@@ -451,6 +450,25 @@ def mark_dynamic(
     torch._dynamo.mark_dynamic(
         tensor, dimension, min=max(low or 2, 2), max=LARGEST_SIZE if high is None else high
     )
+
+
+_MARKS = (
+    "_dynamo_dynamic_indices", "_dynamo_dynamic_range", "_dynamo_hint_overrides", "_specialize_on",
+    "_has_dynamo_dim_marking",
+)  # fmt: skip
+
+
+def marks_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """The marks that a tensor has, for `put_back`."""
+    return {name: copy(value) for name, value in vars(tensor).items() if name in _MARKS}
+
+
+def put_back(tensor: torch.Tensor, marks: Mapping[str, Any]) -> None:
+    """Leaves a tensor those marks alone."""
+    known = vars(tensor)
+    for name in _MARKS:
+        known.pop(name, None)
+    known.update(marks)
 
 
 def exported_dimension(value: object) -> tuple[str, int | None, int | None] | None:

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from nearhint_torch.adapter import NotDynamic, mark_dynamic
+from nearhint_torch.adapter import NotDynamic, mark_dynamic, marks_of, put_back
 from nearhint_torch.dimension import (
     Dimension,
     DynamicDimensions,
@@ -72,16 +72,21 @@ def kernel(
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        for position, argument, dimensions in places:
-            if position < len(args):
-                mark(argument, args[position], dimensions)
-            elif argument in kwargs:
-                mark(argument, kwargs[argument], dimensions)
+        before: list[tuple[torch.Tensor, Mapping[str, Any]]] = []
         try:
+            for position, argument, dimensions in places:
+                if position < len(args):
+                    before.append(mark(argument, args[position], dimensions))
+                elif argument in kwargs:
+                    before.append(mark(argument, kwargs[argument], dimensions))
             with torch.no_grad():
                 result: Result = compiled(*args, **kwargs)
         except NotDynamic as error:
             raise InvalidDynamic(argument=", ".join(read), problem=_tied(error)) from error
+        finally:
+            # A mark would bind whatever else the caller compiles for the tensor.
+            for tensor, marks in reversed(before):
+                put_back(tensor, marks)
         return result
 
     return call
@@ -96,8 +101,13 @@ def _tied(error: Exception) -> str:
     )
 
 
-def mark(argument: str, value: object, dimensions: Mapping[int, Dimension]) -> None:
-    """Marks a tensor's dimensions as dynamic; raises `InvalidDynamic`."""
+def mark(
+    argument: str, value: object, dimensions: Mapping[int, Dimension]
+) -> tuple[torch.Tensor, Mapping[str, Any]]:
+    """Marks a tensor's dimensions as dynamic; the tensor, and the marks that it had before.
+
+    Raises `InvalidDynamic`, and marks nothing then.
+    """
     if not isinstance(value, torch.Tensor):
         raise InvalidDynamic(argument=argument, problem=f"it is a {type(value).__name__}")
     for dimension, stated in dimensions.items():
@@ -110,7 +120,10 @@ def mark(argument: str, value: object, dimensions: Mapping[int, Dimension]) -> N
                 argument=argument,
                 problem=f"dimension {dimension} has {value.shape[dimension]}, outside its range",
             )
+    before = marks_of(value)
+    for dimension, stated in dimensions.items():
         mark_dynamic(value, dimension, low=stated.low, high=stated.high)
+    return value, before
 
 
 def source_names(dynamic: DynamicDimensions) -> dict[str, str]:

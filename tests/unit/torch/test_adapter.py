@@ -296,6 +296,18 @@ def test_marking_a_dimension_keeps_it_symbolic_and_leaves_one_alone() -> None:
     assert [len(symbols) for symbols in captured] == [0, 1]
 
 
+def test_marks_of_a_tensor_are_put_back_as_they_were() -> None:
+    x = torch.ones(3, 4)
+    for first in (0, 1):
+        before = adapter.marks_of(x)
+        known = {name: str(value) for name, value in vars(x).items()}
+        adapter.mark_dynamic(x, first, low=2, high=9)
+        assert {name: str(value) for name, value in vars(x).items()} != known
+        adapter.put_back(x, before)
+        assert {name: str(value) for name, value in vars(x).items()} == known
+        adapter.mark_dynamic(x, first)
+
+
 def test_dynamo_may_start_over_through_the_backend() -> None:
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 

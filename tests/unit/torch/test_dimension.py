@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -136,6 +137,33 @@ def test_marks_of_the_callers_own_stay(session: Install) -> None:
     kernel(marked(8, 4, min=2, max=64, hint_override=24))
     assert ranges(fake.handles[0].program) == [("rows", 2, 64)]
     assert fake.handles[0].named == [{"s0": 24}]
+
+
+def rows_of_eight(x: Tensor) -> Tensor:
+    assert x.shape[0] == 8
+    return x * 3
+
+
+@pytest.mark.parametrize("rows", [8, 70])
+def test_a_call_leaves_no_marks_on_its_arguments(session: Install, rows: int) -> None:
+    fake = session(lambda program: None)
+    x, given = torch.ones(rows, 4), vars(torch.ones(1))
+    kernel = nearhint.kernel(twice, dynamic={"x": {1: "columns", 0: range(2, 65)}})
+    with nullcontext() if rows < 65 else pytest.raises(InvalidDynamic, match="has 70"):
+        kernel(x)
+    assert vars(x) == given
+    if rows == 8:
+        columns = nearhint.kernel(rows_of_eight, dynamic={"x": {1: "columns"}})
+        assert torch.equal(columns(x), x * 3)
+        assert ranges(fake.handles[1].program) == [("columns", 2, None)]
+        assert torch.equal(torch.compile(rows_of_eight, backend="eager")(x), x * 3)
+
+
+def test_a_call_leaves_the_callers_own_marks(session: Install) -> None:
+    session(lambda program: None)
+    x, twin = (marked(8, 4, min=2, max=64, hint_override=24) for _ in range(2))
+    nearhint.kernel(twice, dynamic={"x": {0: range(2, 33), 1: "columns"}})(x)
+    assert vars(x) == vars(twin)
 
 
 @pytest.mark.parametrize(
