@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,31 +45,30 @@ def kernel(
     which kernels may then rely on. `address` is that of the daemon, as NEARHINT_ADDRESS.
     Gradients are not computed: the call runs without grad mode.
 
-    Raises `InvalidDynamic` if `function` has no such argument, or does not say which it has, or a
-    range holds no size, or, in a call, if the argument is no tensor, lacks the dimension or has a
-    size outside the range, or if `function` ties the size to another that is fixed, or does other
-    things within the range.
+    Raises `InvalidDynamic` if `function` has no such argument of its own (`*args` is none), or does
+    not say which it has, or a range holds no size, or, in a call, if the argument is no tensor,
+    lacks the dimension or has a size outside the range, or if `function` ties the size to another
+    that is fixed, or does other things within the range.
 
     >>> import torch
     >>> twice = kernel(lambda x: x * 2, dynamic={"x": {0: "rows"}})
     >>> twice(torch.ones(3)).tolist()
     [2.0, 2.0, 2.0]
     """
+    read = read_dimensions(dynamic)
     try:
         signature = inspect.signature(getattr(function, "forward", function))
     except (TypeError, ValueError) as error:  # no function, or one of C's
         problem = f"the function's arguments are not known: {error}"
         raise InvalidDynamic(argument=next(iter(dynamic), ""), problem=problem) from error
-    for argument in dynamic:
-        if argument not in signature.parameters:
-            raise InvalidDynamic(argument=argument, problem="the function has no such argument")
-    read = read_dimensions(dynamic)
+    places = [
+        (_position(signature, argument), argument, dimensions)
+        for argument, dimensions in read.items()
+    ]
     options: dict[str, Any] = {"names": source_names(dynamic)}
     if address is not None:
         options["address"] = address
     compiled = torch.compile(function, backend="nearhint", dynamic=False, options=options)
-    names = list(signature.parameters)
-    places = [(names.index(argument), argument, read[argument]) for argument in read]
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -90,6 +90,22 @@ def kernel(
         return result
 
     return call
+
+
+NOWHERE = sys.maxsize
+"""The position of an argument that calls give by its name alone."""
+
+
+def _position(signature: inspect.Signature, argument: str) -> int:
+    parameter = signature.parameters.get(argument)
+    if parameter is None:
+        raise InvalidDynamic(argument=argument, problem="the function has no such argument")
+    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+        problem = "it is any number of arguments; only one that has a name of its own can vary"
+        raise InvalidDynamic(argument=argument, problem=problem)
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        return NOWHERE
+    return list(signature.parameters).index(argument)
 
 
 def _tied(error: Exception) -> str:

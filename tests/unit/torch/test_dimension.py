@@ -191,6 +191,27 @@ def test_dimensions_without_numbers_are_refused() -> None:
         nearhint.kernel(twice, dynamic=given)
 
 
+def test_an_argument_that_is_given_by_name_alone_is_found(session: Install) -> None:
+    fake = session(lambda program: None)
+
+    def function(x: Tensor, *others: object, scale: Tensor) -> Tensor:
+        return x.sum() * scale + len(others)
+
+    kernel = nearhint.kernel(function, dynamic={"scale": {0: "rows"}})
+    found = kernel(torch.ones(2), 1, "two", scale=torch.ones(5))
+    assert torch.equal(found, torch.full((5,), 4.0))
+    assert ranges(fake.handles[0].program) == [("rows", 2, None)]
+
+
+@pytest.mark.parametrize("argument", ["parts", "named"])
+def test_any_number_of_arguments_has_no_dimensions(argument: str) -> None:
+    def function(*parts: Tensor, **named: Tensor) -> Tensor:
+        return parts[0] + named["y"]
+
+    with pytest.raises(InvalidDynamic, match=f"'{argument}'.* any number of arguments"):
+        nearhint.kernel(function, dynamic={argument: {0: "rows"}})
+
+
 @pytest.mark.parametrize("number", [-1, "0", True])
 def test_a_dimension_is_a_number_from_0(number: Any) -> None:
     with pytest.raises(InvalidDynamic, match="numbers from 0"):
