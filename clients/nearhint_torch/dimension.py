@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -65,6 +65,12 @@ def read_dimension(argument: str, dimension: int, given: object) -> Dimension:
 
 def read_dimensions(dynamic: DynamicDimensions) -> dict[str, dict[int, Dimension]]:
     """Every dimension of every argument, read; raises `InvalidDynamic`."""
+    given = cast("object", dynamic)
+    if not isinstance(given, Mapping):
+        is_listed = isinstance(given, Collection) and not isinstance(given, str)
+        listed = cast("Collection[object]", given) if is_listed else (given,)
+        problem = f"give arguments by name, like {{'x': {{0: 'rows'}}}}, not {given!r}"
+        raise InvalidDynamic(argument=next(iter(listed), ""), problem=problem)
     for argument, numbered in cast("Mapping[str, object]", dynamic).items():
         if not isinstance(numbered, Mapping):
             problem = f"give dimensions by number, like {{0: 'rows'}}, not {numbered!r}"

@@ -191,6 +191,12 @@ def test_dimensions_without_numbers_are_refused() -> None:
         nearhint.kernel(twice, dynamic=given)
 
 
+@pytest.mark.parametrize("given", [["x"], {"x"}, "x"])
+def test_arguments_without_dimensions_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidDynamic, match=r"dynamic\['x'\]: give arguments by name, like"):
+        nearhint.kernel(twice, dynamic=given)
+
+
 def test_an_argument_that_is_given_by_name_alone_is_found(session: Install) -> None:
     fake = session(lambda program: None)
 
