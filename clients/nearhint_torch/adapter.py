@@ -30,6 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_map_only
 
 Runnable: TypeAlias = Callable[..., Any]
 GraphCompiler: TypeAlias = Callable[[torch.fx.GraphModule, Sequence[Any]], Runnable]
@@ -42,6 +43,9 @@ ControlFlow = RestartAnalysis
 
 NotDynamic = ConstraintViolationError
 """Raised by a capture that ties a size that is marked as dynamic, or its range, to less."""
+
+map_within: Callable[[type, Runnable, Any], Any] = tree_map_only
+"""(kind, call, value): a value with `call` done to each `kind` in its lists, tuples and dicts."""
 
 
 class SymbolicExpr(Protocol):
@@ -361,15 +365,10 @@ def _traced_as(compositions: Mapping[Any, Runnable | None]) -> Generator[None]:
 
 _Varying: TypeAlias = tuple[tuple[int, frozenset[int]], ...]
 _WORK_AROUND = (
-    "num_mutated_inp_runtime_indices",
-    "num_outputs_aliased",
-    "num_intermediate_bases",
-    "num_graphsafe_rng_states",
-    "is_rng_op_functionalized",
+    "num_mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases",
+    "num_graphsafe_rng_states", "is_rng_op_functionalized", "tokens", "grad_enabled_mutation",
     "mutated_graph_handled_indices_seen_by_autograd",
-    "tokens",
-    "grad_enabled_mutation",
-)
+)  # fmt: skip
 """What torch's wrapper does around a graph, by the names of its metadata: nothing, if all are
 empty."""
 

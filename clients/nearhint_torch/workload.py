@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from nearhint_torch.adapter import map_within
 from nearhint_torch.errors import InvalidDynamic, InvalidEntry
 from nearhint_torch.kernel import Dimensions
 
@@ -25,8 +26,9 @@ class WarmUp:
 
     `dynamic` names sizes of tensor arguments: argument -> dimension -> axis, e.g.
     `{"input_ids": {0: "batch", 1: "tokens"}}`. The arguments are examples; for other sizes their
-    content is repeated along the axis, so indices stay valid. `ranges` are the sizes that the
-    model takes, by axis, both ends included; an axis without one takes any.
+    content is repeated along the axis, so indices stay valid. Tensors in lists, tuples and dicts
+    keep their sizes. `ranges` are the sizes that the model takes, by axis, both ends included; an
+    axis without one takes any.
     """
 
     model: Callable[..., Any]
@@ -98,7 +100,8 @@ class _Resize:
 
     def __call__(self, argument: str, value: object) -> object:
         if not isinstance(value, torch.Tensor):
-            return value
+            moved: object = map_within(torch.Tensor, lambda each: each.to(self.device), value)
+            return moved
         for dimension, axis in self.dynamic.get(argument, {}).items():
             if not 0 <= dimension < value.dim() or value.shape[dimension] == 0:
                 raise InvalidDynamic(

@@ -308,6 +308,13 @@ def test_marks_of_a_tensor_are_put_back_as_they_were() -> None:
         adapter.mark_dynamic(x, first)
 
 
+def test_a_call_is_done_within_lists_tuples_and_dicts() -> None:
+    given = [1, ("one", {"two": 2}), None]
+    found = adapter.map_within(int, lambda each: each * 10, given)
+    assert found == [10, ("one", {"two": 20}), None]
+    assert given == [1, ("one", {"two": 2}), None]
+
+
 def test_dynamo_may_start_over_through_the_backend() -> None:
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 

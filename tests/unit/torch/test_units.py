@@ -215,6 +215,21 @@ def test_sizes_outside_an_exported_range_are_refused_by_name(exported: Path) -> 
         arguments_at(found, {"x_0": 41}, torch.device("cpu"))
 
 
+def test_tensors_within_arguments_are_on_the_device_too() -> None:
+    made = WarmUp(
+        model=lambda x, past, scale: x,
+        args=(torch.ones(2, 3), [torch.ones(2), (torch.ones(1), {"key": torch.ones(4)})]),
+        kwargs={"scale": 2},
+        dynamic={"x": {0: "rows"}},
+    )
+    (x, past), kwargs = arguments_at(made, {"rows": 5}, torch.device("meta"))
+    assert x.shape == (5, 3)
+    assert [each.device.type for each in (x, past[0], past[1][0], past[1][1]["key"])] == [
+        "meta"
+    ] * 4
+    assert kwargs == {"scale": 2}
+
+
 def test_points_outside_an_exported_range_fail_and_the_others_do_not(exported: Path) -> None:
     spec = ModelSpec(name="m", exported=exported, axes={"x_0": (4, 400)})
     unit = Unit(spec, "cpu")
