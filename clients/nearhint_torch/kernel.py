@@ -57,7 +57,7 @@ def kernel(
     """
     read = read_dimensions(dynamic)
     try:
-        signature = inspect.signature(getattr(function, "forward", function))
+        signature = _signature(function)
     except (TypeError, ValueError) as error:  # no function, or one of C's
         problem = f"the function's arguments are not known: {error}"
         raise InvalidDynamic(argument=next(iter(dynamic), ""), problem=problem) from error
@@ -65,7 +65,7 @@ def kernel(
         (_position(signature, argument), argument, dimensions)
         for argument, dimensions in read.items()
     ]
-    options: dict[str, Any] = {"names": source_names(dynamic)}
+    options: dict[str, Any] = {"names": source_names(function, dynamic)}
     if address is not None:
         options["address"] = address
     compiled = torch.compile(function, backend="nearhint", dynamic=False, options=options)
@@ -90,6 +90,10 @@ def kernel(
         return result
 
     return call
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(getattr(function, "forward", function))
 
 
 NOWHERE = sys.maxsize
@@ -142,15 +146,28 @@ def mark(
     return value, before
 
 
-def source_names(dynamic: DynamicDimensions) -> dict[str, str]:
+def source_names(function: Callable[..., Any], dynamic: DynamicDimensions) -> dict[str, str]:
     """What torch calls the sizes of arguments -> the user's names, where there are any.
 
-    >>> source_names({"x": {0: "rows", 1: range(2, 9)}})
-    {"L['x'].size()[0]": 'rows'}
+    A module of torch's own, a partial function and an object that is called are traced through a
+    wrapper, whose arguments are `args` and `kwargs`.
+
+    >>> list(source_names(lambda x: x, {"x": {0: "rows", 1: range(2, 9)}}))
+    ["L['x'].size()[0]", "L['kwargs']['x'].size()[0]", "L['args'][0].size()[0]"]
     """
-    names = {
-        f"L['{argument}'].size()[{dimension}]": read_dimension(argument, dimension, given).name
-        for argument, dimensions in dynamic.items()
-        for dimension, given in dimensions.items()
-    }
-    return {source: name for source, name in names.items() if name}
+    try:
+        parameters = list(_signature(function).parameters)
+    except (TypeError, ValueError):  # no function of Python's: it has no positions to go by
+        parameters = []
+    names: dict[str, str] = {}
+    for argument, dimensions in dynamic.items():
+        known = [f"L['{argument}']"]
+        if "kwargs" not in parameters:
+            known.append(f"L['kwargs']['{argument}']")
+        if "args" not in parameters and argument in parameters:
+            known.append(f"L['args'][{parameters.index(argument)}]")
+        for dimension, given in dimensions.items():
+            name = read_dimension(argument, dimension, given).name
+            if name:
+                names |= {f"{source}.size()[{dimension}]": name for source in known}
+    return names

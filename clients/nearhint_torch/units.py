@@ -48,8 +48,9 @@ class Unit:
         self.points: tuple[Point, ...] = _points(spec, self._warm_up)
         self.failed: dict[int, str] = {}
         """Why a point's call failed, by its number."""
-        self._collector = Collector(source_names(self._warm_up.dynamic))
-        self._options: dict[str, Any] = {"names": source_names(self._warm_up.dynamic)}
+        names = source_names(self._warm_up.model, self._warm_up.dynamic)
+        self._collector = Collector(names)
+        self._options: dict[str, Any] = {"names": names}
 
     def capture(self, on_point: Callable[[], None]) -> None:
         """Calls the model once at each point, as captured, and keeps what that was."""

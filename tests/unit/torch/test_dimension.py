@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 from typing import Any
 
@@ -195,6 +196,24 @@ def test_dimensions_without_numbers_are_refused() -> None:
 def test_arguments_without_dimensions_are_refused(given: Any) -> None:
     with pytest.raises(InvalidDynamic, match=r"dynamic\['x'\]: give arguments by name, like"):
         nearhint.kernel(twice, dynamic=given)
+
+
+WRAPPED: dict[str, tuple[str, Any]] = {
+    "module": ("input", torch.nn.ReLU()),
+    "partial": ("x", functools.partial(lambda scale, x: x * scale, 2.0)),
+    "function": ("x", twice),
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_what_torch_calls_through_a_wrapper_keeps_its_names(session: Install, kind: str) -> None:
+    fake = session(lambda program: None)
+    argument, function = WRAPPED[kind]
+    x, kernel = torch.ones(8, 4), nearhint.kernel(function, dynamic={argument: {0: "rows"}})
+    assert torch.equal(kernel(x), kernel(**{argument: x}))
+    for handle in fake.handles:
+        assert ranges(handle.program) == [("rows", 2, None)]
+    assert fake.handles
 
 
 def test_an_argument_that_is_given_by_name_alone_is_found(session: Install) -> None:
