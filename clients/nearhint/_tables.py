@@ -19,6 +19,7 @@ from nearhint.artifacts import ArtifactCache
 from nearhint.counters import Counters
 from nearhint.errors import DaemonUnreachable, DeadlineMissed, InvalidAnswer, NearhintError
 from nearhint.launchers import LoadedKernel
+from nearhint.launchers.errors import DeviceOutOfMemory
 from nearhint.snapshot import Snapshot, needed, servable
 from nearhint_proto.convert import table_from_proto
 from nearhint_proto.v1 import types_pb2
@@ -31,6 +32,8 @@ from nearhint_rules.selectors import BoundSelector, Selector
 from nearhint_rules.table import Table, Variant
 
 FETCH_ATTEMPTS = 3
+PASSING = frozenset({"artifact_corrupt", "daemon_failed", "not_found", "rejected"})
+"""Why an Artifact may fail and not do so again."""
 TRANSFERS_AHEAD = 8
 
 Fetch = Callable[[ArtifactRef, int], Iterator[bytes]]
@@ -144,7 +147,7 @@ class TableCopies:
             reason = error.reason if isinstance(error, NearhintError) else "artifact_load_failed"
             self._counters.event(reason)
             failures = self._failures[ref] = self._failures.get(ref, 0) + 1
-            if failures >= FETCH_ATTEMPTS or not _may_pass(reason):
+            if _is_final(reason, failures):
                 self.unloadable[ref] = reason
 
     def is_met(self, demand: Demand) -> bool:
@@ -263,8 +266,11 @@ def _artifacts(table: Table | None) -> tuple[ArtifactRef, ...]:
     return tuple(table.variants[position].artifact for position in needed(table))
 
 
-def _may_pass(reason: str) -> bool:
-    return reason in {"artifact_corrupt", "daemon_failed", "not_found", "rejected"}
+def _is_final(reason: str, failures: int) -> bool:
+    """Whether an Artifact that failed so often is given up; one that found no memory never is."""
+    if reason == DeviceOutOfMemory.code.lower():
+        return False
+    return failures >= FETCH_ATTEMPTS or reason not in PASSING
 
 
 def _check_table(table: Table, target_id: str, target_kind: str, symbols: int) -> None:

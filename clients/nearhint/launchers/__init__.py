@@ -36,7 +36,8 @@ def load(
     `sha256` is the hash that its name promises; it is checked on the bytes that are then executed.
     `device_index` is the CUDA device; a CPU Artifact has no use for it.
 
-    Raises `ArtifactCorrupt`, `FeaturesMissing`, `OpenMPMissing` or `LoadFailed`.
+    Raises `ArtifactCorrupt`, `FeaturesMissing`, `OpenMPMissing`, `DeviceOutOfMemory` or
+    `LoadFailed`.
     """
     if isinstance(launch, CpuLaunch):
         return cpu.load(binary, launch, sha256=sha256)

@@ -28,6 +28,7 @@ from nearhint.launchers.cuda_driver import (
 from nearhint.launchers.errors import (
     ArtifactCorrupt,
     CapabilityMismatch,
+    DeviceOutOfMemory,
     GridTooLarge,
     LaunchFailed,
     LoadFailed,
@@ -54,6 +55,7 @@ GRID_LIMIT = (2**31 - 1, 65_535, 65_535)
 STATIC_SHARED_BYTES = 48 << 10
 """Shared memory that a block gets without asking."""
 STREAMS_KEPT = 256
+NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 EARLY_DRIVER = 12_030
 """The driver from which on graphs keep what launches may begin early (CUDA 12.3)."""
 _STAGE = struct.Struct("=i4x")
@@ -334,8 +336,8 @@ def _picker(positions: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]
 def load(binary: bytes, launch: CudaLaunch, *, sha256: str, device_index: int = 0) -> CudaKernel:
     """Loads a cubin on a device; see `nearhint.launchers.load`.
 
-    Raises `ArtifactCorrupt`, `CapabilityMismatch`, `CudaUnavailable` or `LoadFailed`. May be
-    called while another thread captures a CUDA graph.
+    Raises `ArtifactCorrupt`, `CapabilityMismatch`, `CudaUnavailable`, `DeviceOutOfMemory` or
+    `LoadFailed`. May be called while another thread captures a CUDA graph.
     """
     found = hashlib.sha256(binary).hexdigest()
     if found != sha256:
@@ -352,6 +354,8 @@ def load(binary: bytes, launch: CudaLaunch, *, sha256: str, device_index: int = 
                     _functions[key] = _load_function(binary, launch)
             return CudaKernel(_functions[key], context, launch, sha256)
     except DriverError as error:
+        if error.name == NO_MEMORY:
+            raise DeviceOutOfMemory(sha256=sha256) from error
         raise LoadFailed(sha256=sha256, problem=error.name) from error
 
 

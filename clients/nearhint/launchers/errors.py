@@ -8,6 +8,7 @@ __all__ = [
     "ArtifactCorrupt",
     "CapabilityMismatch",
     "CudaUnavailable",
+    "DeviceOutOfMemory",
     "FeaturesMissing",
     "GridTooLarge",
     "LaunchFailed",
@@ -39,6 +40,14 @@ class LoadFailed(NearhintError):
 
     code = "ARTIFACT_LOAD_FAILED"
     template = "artifact {sha256}: {problem}"
+
+
+class DeviceOutOfMemory(NearhintError):
+    """The device has no memory left for an Artifact: others have it."""
+
+    code = "DEVICE_OUT_OF_MEMORY"
+    template = "artifact {sha256}: the device has no memory left for it"
+    hint = "See what else uses its memory; it is loaded once there is some."
 
 
 class WrongSizes(NearhintError):

@@ -14,7 +14,12 @@ import numpy as np
 import torch
 
 from nearhint.launchers import cuda
-from nearhint.launchers.errors import ArtifactCorrupt, LaunchFailed, LoadFailed
+from nearhint.launchers.errors import (
+    ArtifactCorrupt,
+    DeviceOutOfMemory,
+    LaunchFailed,
+    LoadFailed,
+)
 from nearhint_daemon.workers.elements import STORAGE, Array, Elements, decode, drawn_of
 from nearhint_daemon.workers.errors import DeviceBroken, OutOfMemory, RequestInvalid
 from nearhint_daemon.workers.inputs import repeat_into, repeats
@@ -201,7 +206,7 @@ def device_errors() -> Generator[None, None, None]:
     memory others have into `OutOfMemory`."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, DeviceOutOfMemory) as error:
         raise OutOfMemory(str(error)) from error
     except (LaunchFailed, LoadFailed, torch.AcceleratorError) as error:
         if _NO_MEMORY.search(str(error)):

@@ -16,12 +16,13 @@ from tests.unit.client import doubling
 from tests.unit.client.conftest import Eventually
 from tests.unit.client.test_session import serve
 
-from nearhint import _engine, config, session
+from nearhint import _engine, config, launchers, session
 from nearhint._chance import Chance
 from nearhint._engine import Engine
 from nearhint._tables import FETCH_ATTEMPTS
 from nearhint.connection import Connection
 from nearhint.counters import Counters
+from nearhint.launchers.errors import DeviceOutOfMemory
 from nearhint.readiness import SettleReport, settle
 from nearhint.session import session_for
 from nearhint.testing import FakeDaemon
@@ -89,6 +90,27 @@ def test_binaries_that_a_lost_daemon_still_owed_are_fetched_from_the_next(
         late = settle(timeout_s=10)
     assert (late.settled, late.at_t2) == (True, (doubling.KERNEL,))
     assert loaded == [doubling.BINARY]
+
+
+def test_a_binary_that_finds_no_memory_on_the_device_is_loaded_once_there_is_some(
+    daemon: FakeDaemon, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.01, 0.05))
+    load, refused = launchers.load, list[str]()
+
+    def load_where_there_is_room(binary: bytes, launch: Any, *, sha256: str, **on: int) -> Any:
+        if len(refused) < 2 * FETCH_ATTEMPTS:
+            refused.append(sha256)
+            raise DeviceOutOfMemory(sha256=sha256)
+        return load(binary, launch, sha256=sha256, **on)
+
+    monkeypatch.setattr(launchers, "load", load_where_there_is_room)
+    serve(daemon, 64)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    handle.want({"s0": 64})
+    assert settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
+    assert len(refused) == 2 * FETCH_ATTEMPTS
+    assert len(daemon.asked("FetchArtifact")) == 1
 
 
 def test_a_binary_that_one_daemon_had_wrong_is_asked_of_the_next(

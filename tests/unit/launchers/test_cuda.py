@@ -20,6 +20,7 @@ from nearhint.launchers.errors import (
     ArtifactCorrupt,
     CapabilityMismatch,
     CudaUnavailable,
+    DeviceOutOfMemory,
     GridTooLarge,
     LaunchFailed,
     LoadFailed,
@@ -63,6 +64,7 @@ CELLS: tuple[Any, ...] = (
 
 class Code(enum.IntEnum):
     CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_INVALID_IMAGE = 200
     CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_INVALID_HANDLE = 400
@@ -360,6 +362,9 @@ def test_what_the_driver_refuses_is_a_typed_error(fake: FakeDriver) -> None:
         call([1, 0, 0, 2], [0.0, 0], 5)
     fake.load_code = Code.CUDA_ERROR_INVALID_IMAGE
     with pytest.raises(LoadFailed, match="INVALID_IMAGE"):
+        load(BINARY, LAUNCH, sha256=SHA256, device_index=1)
+    fake.load_code = Code.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(DeviceOutOfMemory):
         load(BINARY, LAUNCH, sha256=SHA256, device_index=1)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearhint.launchers.errors import LaunchFailed, LoadFailed
+from nearhint.launchers.errors import DeviceOutOfMemory, LaunchFailed, LoadFailed
 from nearhint_daemon.workers.cuda_subject import CudaBuffer, device_errors
 from nearhint_daemon.workers.elements import STORAGE, Elements, Repeated, drawn_of
 from nearhint_daemon.workers.errors import DeviceBroken, OutOfMemory
@@ -100,7 +100,7 @@ FULL, BROKEN = "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_ILLEGAL_ADDRESS"
         (torch.AcceleratorError("CUDA error: an illegal memory access"), DeviceBroken),
         (LaunchFailed(entry="add", problem=FULL), OutOfMemory),
         (LaunchFailed(entry="add", problem=BROKEN), DeviceBroken),
-        (LoadFailed(sha256="ab", problem=FULL), OutOfMemory),
+        (DeviceOutOfMemory(sha256="ab"), OutOfMemory),
         (LoadFailed(sha256="ab", problem="CUDA_ERROR_INVALID_IMAGE"), LoadFailed),
         (ValueError("another"), ValueError),
     ],
