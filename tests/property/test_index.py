@@ -140,6 +140,27 @@ def test_a_quotient_is_bounded_by_what_it_divides(text: str, is_proved: bool) ->
     assert ix.is_nonnegative(ex.parse(text), RANGES) == is_proved
 
 
+@pytest.mark.parametrize(
+    ("text", "is_proved"),
+    [
+        ("(+ 100 (* -1 (% s0 (* -1 (// (* -1 s0) 3)))))", False),  # below a third, rounded up
+        ("(+ 16 (* -1 (% s0 (+ 20 (* -1 (// (+ 10 (* -1 s1)) 3))))))", False),
+        ("(+ (% s0 5) (* -1 (% s1 (+ 1 (% (+ s0 -1) 5)))))", False),
+        ("(+ (// (+ s0 7) 8) -1 (* -1 (% s1 (// (+ s0 7) 8))))", True),
+        ("(+ s1 -1 (* -1 (% s0 s1)))", True),
+    ],
+)
+def test_a_rest_is_bounded_by_its_divisor_whatever_that_is_made_of(
+    text: str, is_proved: bool
+) -> None:
+    assert ix.is_nonnegative(ex.parse(text), RANGES) == is_proved
+
+
+def test_a_quotient_of_a_rest_by_a_quotient_rounded_up_is_kept() -> None:
+    text = "(// (% f0 (* -1 (// (* -1 s0) 3))) 8)"
+    assert ex.to_text(ix.simplify(ex.parse(text), RANGES)) == text
+
+
 def test_a_reshape_of_other_sizes_is_refused() -> None:
     with pytest.raises(InvalidKernel):
         ix.reindex((Sym("f0"),), (S0,), (S1,), RANGES)

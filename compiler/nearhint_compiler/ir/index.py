@@ -211,7 +211,11 @@ def _least_over(expr: Expr, name: str, ranges: Ranges, depth: int) -> Expr | Non
 
 
 def _shifted_is_nonnegative(expr: Expr, ranges: Ranges, depth: int) -> bool:
-    """Moves every symbol to its least value: a polynomial with no negative coefficient is >= 0."""
+    """Moves every symbol to its least value: a polynomial with no negative coefficient is >= 0.
+
+    So it is if no atom is negative either, those of a bound that an atom was replaced by included.
+    Only symbols are moved, so an atom is the same wherever it stands.
+    """
     moves: dict[str, Expr] = {}
     for name in ex.symbols_of(expr):
         low = 0 if name in ranges.extents else ranges.symbols.get(name, (None, None))[0]
@@ -231,9 +235,28 @@ def _shifted_is_nonnegative(expr: Expr, ranges: Ranges, depth: int) -> bool:
                 above = _atom_at_most(atom, ranges, depth) if number < 0 else None
                 if above is None:
                     return False
-                moved.append(ex.power(ex.substitute(above, moves), count))
+                moved.append(ex.power(_moved(above, moves), count))
         total.append(ex.mul(*moved))
-    return all(factors_of(term)[0] >= 0 for term in terms_of(ex.add(*total)))
+    for term in terms_of(ex.add(*total)):
+        number, powers = factors_of(term)
+        if number < 0 or not all(
+            isinstance(atom, ex.Sym) or _atom_is_nonnegative(atom, ranges, depth) for atom in powers
+        ):
+            return False
+    return True
+
+
+def _moved(expr: Expr, moves: Mapping[str, Expr]) -> Expr:
+    """`expr` with its symbols replaced, but for those inside of other atoms."""
+    total: list[Expr] = []
+    for term in terms_of(expr):
+        number, powers = factors_of(term)
+        factors = [
+            ex.power(moves[atom.name] if isinstance(atom, ex.Sym) else atom, count)
+            for atom, count in powers.items()
+        ]
+        total.append(ex.mul(number, *factors))
+    return ex.add(*total)
 
 
 def _atom_is_nonnegative(atom: Expr, ranges: Ranges, depth: int) -> bool:
@@ -253,7 +276,7 @@ def _atom_is_nonnegative(atom: Expr, ranges: Ranges, depth: int) -> bool:
 
 
 def _atom_at_most(atom: Expr, ranges: Ranges, depth: int) -> Expr | None:
-    """An upper bound of a non-negative atom, over symbols that only grow it; None if unknown."""
+    """An upper bound of a non-negative atom; None if unknown."""
     if not _atom_is_nonnegative(atom, ranges, depth):
         return None
     match atom:
