@@ -185,6 +185,9 @@ def test_what_an_index_reaches_has_a_ceiling() -> None:
         "(^ k0 2)",
         "(* k0 (min k0 k1))",
         "(// k0 (+ k1 -1))",
+        "(min k0 (// k1 (+ k2 -1)))",
+        "(% (// k1 (+ k2 -1)) k0)",
+        "(// k0 (max 1 (// k1 (+ k2 -1))))",
         "(* (min 1 (+ k0 -9)) (min 1 (+ k1 -9)))",
     ):
         assert ex.ceiling(ex.parse(text)) is None

@@ -16,6 +16,7 @@ from nearhint_rules.expr.nodes import (
     Mul,
     Pow,
     Sym,
+    children,
     symbols_of,
 )
 
@@ -83,36 +84,48 @@ def bounds(
 def ceiling(expr: Expr) -> tuple[int, frozenset[str]] | None:
     """A coefficient C and symbols with `expr` <= C times their product, all of them 1 or more.
 
-    None where none is known: a symbol may be multiplied by itself, or something divided by 0.
-    Sound, not tight.
+    None where none is known: a symbol may be multiplied by itself, or something divided by 0, also
+    where that is not what is least. Sound, not tight.
 
     >>> ceiling(Add((Mul((Int(2), Sym("a"), Sym("b"))), Sym("a"))))[0]
     3
     """
+    return _ceiling(expr) if _divides_by_positive(expr) else None
+
+
+def _divides_by_positive(expr: Expr) -> bool:
+    """Whether every divisor in `expr` is at least 1 for symbols of 1 or more."""
+    if isinstance(expr, FloorDiv | Mod) and _least(expr.denominator) < 1:
+        return False
+    return all(map(_divides_by_positive, children(expr)))
+
+
+def _ceiling(expr: Expr) -> tuple[int, frozenset[str]] | None:
+    """`ceiling` of what divides by positive numbers alone."""
     match expr:
         case Int(value):
             return max(value, 0), frozenset()
         case Sym(name):
             return 1, frozenset([name])
         case Add(terms):
-            return _together([ceiling(term) for term in terms], sum)
+            return _together([_ceiling(term) for term in terms], sum)
         case Max(args):
-            return _together([ceiling(arg) for arg in args], max)
+            return _together([_ceiling(arg) for arg in args], max)
         case Min(args):
-            known = [found for found in map(ceiling, args) if found is not None]
+            known = [found for found in map(_ceiling, args) if found is not None]
             return min(known, key=lambda each: (len(each[1]), each[0]), default=None)
         case Mul(factors):
-            grown = [ceiling(factor) for factor in factors]
+            grown = [_ceiling(factor) for factor in factors]
             if sum(_least(factor) < 0 for factor in factors) > 1:
                 return None  # two of them may be negative, and as small as they like
             names = [name for each in grown if each is not None for name in each[1]]
             return _together(grown, math.prod) if len(names) == len(set(names)) else None
         case Pow():
             return None
-        case FloorDiv(numerator, denominator):
-            return ceiling(numerator) if _least(denominator) >= 1 else None
+        case FloorDiv(numerator, _):
+            return _ceiling(numerator)
         case Mod(_, denominator):
-            return ceiling(denominator) if _least(denominator) >= 1 else None
+            return _ceiling(denominator)
 
 
 def _least(expr: Expr) -> float:

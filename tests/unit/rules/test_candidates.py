@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.unit.rules.tables import STEP, row, table, tiled, variant
 
 from nearhint_rules import expr as ex
-from nearhint_rules.candidates import CPU_VECTOR, LEAST_TILE, Candidates, whole_tiles
+from nearhint_rules.candidates import (
+    CPU_VECTOR,
+    FAR,
+    LEAST_TILE,
+    Candidates,
+    SizeFacts,
+    whole_tiles,
+)
 from nearhint_rules.guard import AtMost, Divisible
 
 K0, K1 = ex.Sym("k0"), ex.Sym("k1")
@@ -39,3 +47,12 @@ def test_where_a_guard_speaks_of_divisibility_vectors_say_nothing() -> None:
     made = Candidates(table(row((64, 4096), {0: 100}), variants=variants), STEP)
     needed = made.size_facts.bit(Divisible(K0, 8))
     assert [made.regime(position) for position in range(3)] == [0, needed, 0]
+
+
+@pytest.mark.parametrize("text", ["(min k0 (// k0 (+ k1 -1)))", "(% (// k0 (+ k1 -1)) (+ k0 1))"])
+@pytest.mark.parametrize("size", [2, 4 * FAR])
+def test_a_fact_that_divides_by_zero_does_not_hold(text: str, size: int) -> None:
+    facts = SizeFacts(("k0", "k1"))
+    bit = facts.bit(AtMost(ex.parse(text), 2 * FAR))
+    assert facts.held((size, 2)) == (bit if size <= 2 * FAR else 0)
+    assert facts.held((size, 1)) == 0
