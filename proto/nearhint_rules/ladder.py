@@ -216,9 +216,9 @@ def _may_tie(axes: Sequence[Sequence[int]]) -> bool:
 
 def _rungs(low: int, high: int, count: int, taken: set[int]) -> list[int]:
     """`count` sizes, each in the middle of its step. Odd primes that it uses go into `taken`."""
-    if low == high:
-        return [low]
     step = math.log2(high / low) / count
+    if step == 0:
+        return [low]  # also where both ends are so large that they are one float
     found: dict[int, None] = {}
     refused = set(taken)
     for number in range(count):

@@ -129,6 +129,14 @@ def test_a_range_of_one_size_and_no_range_are_one_hint() -> None:
     assert ladder({}) == ((),)
 
 
+@pytest.mark.parametrize("low", [1, 2**53, 2**61])
+def test_a_range_that_is_one_float_is_one_hint(low: int) -> None:
+    ((size,),) = ladder({"a": (low, low + low // 2**53)}, 8)
+    assert low <= size <= low + low // 2**53
+    (rung,) = reachable_ladder([S0], {"s0": (low, low + low // 2**53)}, 8)
+    assert rung.dims == (size,)
+
+
 def test_an_open_range_is_taken_to_reach_some_octaves() -> None:
     hints = ladder({"a": (2, None)}, 32)
     assert all(2 <= size <= 2 << OPEN_OCTAVES for (size,) in hints)
