@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
-from nearhint_compiler.frontend.call import Call, Operand
+from nearhint_compiler.frontend.call import Call, Operand, as_number
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Point
 from nearhint_rules.expr import Int
@@ -387,6 +387,8 @@ def _xlogy(e: Emitter, x: Value, y: Value) -> Value:
 def _logit(e: Emitter, x: Value, *, eps: Arg) -> Value:
     one = e.const(x.dtype, 1.0)
     if eps is not None:
+        if as_number(eps) > 0.5:
+            raise Unlowerable("an epsilon whose bounds cross")
         least = _number(e, x.dtype, eps)
         x = e.op("min", e.op("max", x, least), e.op("sub", one, least))
     return e.op("log", e.op("div", x, e.op("sub", one, x)))

@@ -67,6 +67,21 @@ def test_hardswish_overflows_where_eager_does(session: Install, compiled: Compil
     assert not fake.fallbacks
 
 
+@pytest.mark.parametrize("eps", [0.1, 0.5, 0.6])
+def test_a_logit_is_eager_s_also_where_its_bounds_cross(
+    eps: float, session: Install, compiled: Compiled
+) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.logit(x * 2, eps)
+
+    session(compiled.snapshot)
+    x = torch.tensor([-1.0, 0.0, 0.1, 0.2, 0.25, 0.275, 0.3, 0.4, 0.5, 2.0, float("nan")])
+    with torch.no_grad(), watch() as reports:
+        found = torch.compile(function, backend=nearhint, dynamic=True)(x)
+    torch.testing.assert_close(found, function(x), equal_nan=True)
+    assert reports[-1].launches
+
+
 def test_a_sum_of_a_single_negative_zero_is_eager_s_zero(
     session: Install, compiled: Compiled
 ) -> None:
