@@ -305,12 +305,23 @@ def _softplus(e: Emitter, x: Value, *, beta: Arg, threshold: Arg) -> Value:
     return e.op("where", e.op("gt", scaled, _number(e, x.dtype, threshold)), x, soft)
 
 
-def _addcmul(e: Emitter, x: Value, y: Value, z: Value, *, value: Arg) -> Value:
-    return e.op("add", x, _scaled(e, e.op("mul", y, z), value))
+def _added(op: str) -> Rule:
+    """`self` and `value` times what `op` makes of two tensors; eager's CPU scales the first one.
 
+    Both orders overflow, but not for the same numbers.
+    """
 
-def _addcdiv(e: Emitter, x: Value, y: Value, z: Value, *, value: Arg) -> Value:
-    return e.op("add", x, _scaled(e, e.op("div", y, z), value))
+    def of_scaled(e: Emitter, x: Value, y: Value, z: Value, *, value: Arg) -> Value:
+        return e.op("add", x, e.op(op, _scaled(e, y, value), z))
+
+    def scaled(e: Emitter, x: Value, y: Value, z: Value, *, value: Arg) -> Value:
+        return e.op("add", x, _scaled(e, e.op(op, y, z), value))
+
+    rules = {
+        device: elementwise(body, "self tensor1 tensor2 | value", value=Int(1))
+        for device, body in (("cpu", of_scaled), ("cuda", scaled))
+    }
+    return lambda call: rules[call.device](call)
 
 
 def _lerp(e: Emitter, x: Value, y: Value, weight: Value) -> Value:
@@ -452,8 +463,8 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.sign.default": elementwise(_op("sign"), "self"),
     "aten.sgn.default": elementwise(_op("sign"), "self"),
     "aten.frac.default": elementwise(_frac, "self"),
-    "aten.addcmul.default": elementwise(_addcmul, "self tensor1 tensor2 | value", value=Int(1)),
-    "aten.addcdiv.default": elementwise(_addcdiv, "self tensor1 tensor2 | value", value=Int(1)),
+    "aten.addcmul.default": _added("mul"),
+    "aten.addcdiv.default": _added("div"),
     "aten.lerp.Scalar": elementwise(_lerp, "self end weight"),
     "aten.lerp.Tensor": elementwise(_lerp, "self end weight"),
     # extrema

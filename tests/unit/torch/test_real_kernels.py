@@ -67,6 +67,23 @@ def test_hardswish_overflows_where_eager_does(session: Install, compiled: Compil
     assert not fake.fallbacks
 
 
+def test_what_is_added_is_scaled_before_it_is_multiplied_as_eager_s_is(
+    session: Install, compiled: Compiled
+) -> None:
+    def function(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return torch.addcmul(x, y, z, value=2)
+
+    session(compiled.snapshot)
+    largest = torch.finfo(torch.float32).max
+    x = torch.tensor([1.0, largest, largest, -largest, 0.0, 1.0])
+    y = torch.tensor([2.0, largest, largest, largest, largest, 3.0])
+    z = torch.tensor([0.5, 0.25, -0.25, 0.125, 0.0, -0.5])
+    with torch.no_grad(), watch() as reports:
+        found = torch.compile(function, backend=nearhint, dynamic=True)(x, y, z)
+    assert_close(found, function(x, y, z))
+    assert reports[-1].launches
+
+
 @pytest.mark.parametrize("eps", [0.1, 0.5, 0.6])
 def test_a_logit_is_eager_s_also_where_its_bounds_cross(
     eps: float, session: Install, compiled: Compiled
