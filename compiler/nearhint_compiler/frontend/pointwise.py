@@ -255,6 +255,7 @@ def _copy(names: str, source: str = "", *, saturates: bool = True) -> Rule:
 
     def rule(call: Call) -> Loops:
         call.bind((first, *others), dict.fromkeys(others))
+        call.tensor(source)
         x = call.operand(source, call.out.shape)
         dtype = call.out.dtype
         if source != first and dtype != x.dtype and dtype in dtypes.STORED_FLOATS:

@@ -33,3 +33,13 @@ def test_a_program_of_nothing_but_unknown_ops_has_no_kernels() -> None:
     lowered = lower(builder.program(made), target_kind="cpu")
     assert lowered.kernels == ()
     assert [step for step in lowered.plan.steps if isinstance(step, Launch)] == []
+
+
+@pytest.mark.parametrize("op", ["aten.clone.default", "aten.contiguous.default"])
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_a_copy_of_a_number_is_no_kernel(op: str, target_kind: str) -> None:
+    builder = Builder((Symbol("s0", 2),))
+    kind = tensor(S0, device=target_kind)
+    builder.typed(kind)
+    made = builder.call(op, 2.5, out=kind)
+    assert lower(builder.program(made), target_kind=target_kind).kernels == ()
