@@ -9,6 +9,7 @@ from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.offers import takes_offer
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.expr import Expr
 from nearhint_rules.plan import Free, Launch, MakeView, Output, RunNodes, Step
 from nearhint_rules.program import DTYPES, TensorType
@@ -68,7 +69,8 @@ def share_storage(
 ) -> tuple[tuple[Step, ...], int]:
     """Numbers storages so that outputs whose lifetimes do not overlap may share one.
 
-    An output that may share memory with something that leaves the Plan keeps a tensor of its own.
+    An output that may share memory with something that leaves the Plan keeps a tensor of its own,
+    and so does one of more bytes than there can be.
     """
     ends: dict[int, int] = {}
     for slot, place in last.items():
@@ -82,10 +84,10 @@ def share_storage(
         outputs: list[Output] = []
         for output in _asked(graph, step):
             name = graph.storage[output.slot]
-            if name in graph.shared:
+            size = size_bytes(output)
+            if name in graph.shared or size is None:
                 outputs.append(output)
                 continue
-            size = size_bytes(output)
             chosen = _fitting(free, size, output.device, graph.ranges)
             if chosen is None:
                 chosen = _Free(count, size, output.device)
@@ -132,9 +134,12 @@ def _fitting(free: Sequence[_Free], size: Expr, device: str, ranges: ix.Ranges) 
     return None
 
 
-def size_bytes(output: Output) -> Expr:
-    """The bytes of an output: its elements lie densely."""
-    return ex.mul(DTYPES[output.dtype], ex.product(output.shape))
+def size_bytes(output: Output) -> Expr | None:
+    """The bytes of an output, whose elements lie densely; None where no size is as large."""
+    try:
+        return ex.mul(DTYPES[output.dtype], ex.product(output.shape))
+    except InvalidExpression:
+        return None
 
 
 def with_frees(graph: Graph, steps: Sequence[Step], last: Mapping[int, int]) -> tuple[Step, ...]:

@@ -44,6 +44,8 @@ TABLE: Mapping[str, Rule] = {
     **NORMALISATION, **VIEWS, **LOOKUPS,
 }  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
+POINT_BYTES = 1 << 12
+"""More than a Kernel moves at one point of its loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +290,8 @@ class _Trial:
 def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[ValueType]) -> None:
     """Raises `Unlowerable` unless the body can be built and its outputs can be written.
 
-    A Kernel's sizes are at least 1, so a loop over no elements is none.
+    A Kernel's sizes are at least 1, so a loop over no elements is none; nor is one over so many
+    that the bytes it moves are no size, which raises `InvalidExpression`.
     """
     emit = Emitter()
     params: list[int] = []
@@ -299,6 +302,7 @@ def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[Val
     index = tuple(ex.Sym(f"d{place}") for place in range(len(loops.shape)))
     if ex.ZERO in loops.shape:
         raise Unlowerable("a loop over no elements")
+    ex.mul(POINT_BYTES, *loops.shape)
     if len(loops.build(_Trial(emit, index, tuple(params)))) != loops.outputs:
         raise Unlowerable("a body with another number of outputs")
     for position in range(loops.outputs):

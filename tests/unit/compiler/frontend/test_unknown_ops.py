@@ -43,3 +43,20 @@ def test_a_copy_of_a_number_is_no_kernel(op: str, target_kind: str) -> None:
     builder.typed(kind)
     made = builder.call(op, 2.5, out=kind)
     assert lower(builder.program(made), target_kind=target_kind).kernels == ()
+
+
+def test_a_loop_over_more_bytes_than_there_can_be_is_no_kernel() -> None:
+    builder = Builder((Symbol("s0", 2),))
+    kind = tensor(2**61)
+    made = builder.call("aten.tanh.default", builder.typed(kind), out=kind)
+    assert lower(builder.program(made), target_kind="cpu").kernels == ()
+
+
+def test_a_product_of_more_bytes_than_there_can_be_is_offered_no_storage() -> None:
+    builder = Builder((Symbol("s0", 2),))
+    kind = tensor(2**30, 2**31)
+    left, right = builder.input(2**30, 2), builder.input(2, 2**31)
+    product = builder.call("aten.mm.default", left, right, out=kind)
+    made = builder.call("aten.tanh.default", product, out=kind)
+    plan = lower(builder.program(made), target_kind="cpu").plan
+    assert plan.storages == 0
