@@ -162,11 +162,17 @@ class Call:
         raise Unlowerable("a dtype is wanted")
 
     def axis(self, arg: Arg, rank: int) -> int:
-        """A dim argument, counted from the front."""
+        """A dim argument, counted from the front; 0 of a tensor without dims."""
         size = self.size(arg)
         if not isinstance(size, ex.Int) or not -max(rank, 1) <= size.value < max(rank, 1):
             raise Unlowerable("a dim out of range")
         return size.value % max(rank, 1)
+
+    def dim(self, arg: Arg, rank: int) -> int:
+        """As `axis`, of a tensor that has dims."""
+        if not rank:
+            raise Unlowerable("a dim of a tensor without any")
+        return self.axis(arg, rank)
 
     def axes(self, name: str, rank: int) -> frozenset[int]:
         """A list of dims; None or an empty list stands for all."""

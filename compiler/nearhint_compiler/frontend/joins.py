@@ -69,7 +69,7 @@ def _cat(call: Call) -> Loops:
     """One part behind the other; empty ones, such as a cache before its first token, are none."""
     call.bind(("tensors", "dim"), {"dim": Int(0)})
     shape = call.out.shape
-    dim = call.axis(call["dim"], len(shape))
+    dim = call.dim(call["dim"], len(shape))
     found: list[_Part] = []
     start: Expr = ex.ZERO
     for value, kind in _parts(call):
@@ -91,7 +91,7 @@ def _cat(call: Call) -> Loops:
 def _stack(call: Call) -> Loops:
     call.bind(("tensors", "dim"), {"dim": Int(0)})
     shape = call.out.shape
-    dim = call.axis(call["dim"], len(shape))
+    dim = call.dim(call["dim"], len(shape))
     dims = tuple(place for place in range(len(shape)) if place != dim)
     parts = _parts(call)
     if shape[dim] != Int(len(parts)):
@@ -133,7 +133,7 @@ def _shifts(call: Call) -> dict[int, Expr]:
     """By dim how far it is rolled, 0 < shift < size; without dims, it is the flattened tensor."""
     shape, shifts = call.out.shape, call.sizes("shifts")
     listed = call["dims"]
-    dims = [call.axis(item, len(shape)) for item in (listed if isinstance(listed, tuple) else ())]
+    dims = [call.dim(item, len(shape)) for item in (listed if isinstance(listed, tuple) else ())]
     if not dims or len({*dims}) != len(dims) or len(dims) != len(shifts):
         raise Unlowerable("not one shift for each dim")
     found: dict[int, Expr] = {}
@@ -155,7 +155,7 @@ def _slice_scatter(call: Call) -> Loops:
         ("self", "src", "dim", "start", "end", "step"),
         {"dim": Int(0), "start": None, "end": None, "step": Int(1)},
     )
-    dim = call.axis(call["dim"], len(call.out.shape))
+    dim = call.dim(call["dim"], len(call.out.shape))
     size = call.out.shape[dim]
     if call.integer("step") != 1:
         raise Unlowerable("positions that are no run")
@@ -169,7 +169,7 @@ def _slice_scatter(call: Call) -> Loops:
 def _select_scatter(call: Call) -> Loops:
     """`src` at one position along a dim, and `self` before and behind it."""
     call.bind(("self", "src", "dim", "index"), {})
-    dim = call.axis(call["dim"], len(call.out.shape))
+    dim = call.dim(call["dim"], len(call.out.shape))
     size, place = call.out.shape[dim], call.size(call["index"])
     if isinstance(place, Int) and place.value < 0:
         place = ex.add(size, place)
@@ -216,7 +216,7 @@ def _glu(call: Call) -> Loops:
     """The first half of a dim times the sigmoid of the second."""
     call.bind(("self", "dim"), {"dim": Int(-1)})
     shape, dtype = call.out.shape, call.out.dtype
-    dim = call.axis(call["dim"], len(shape))
+    dim = call.dim(call["dim"], len(shape))
     half = shape[dim]
     if call.tensor("self").shape != (*shape[:dim], ex.mul(2, half), *shape[dim + 1 :]):
         raise Unlowerable("halves that are not provably the whole")

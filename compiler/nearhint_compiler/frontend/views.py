@@ -63,7 +63,7 @@ def _reshape(call: Call, base: Shape) -> Mapped:
 def _transpose(call: Call, base: Shape) -> Mapped:
     order = list(range(len(base)))
     if base:
-        first, second = (call.axis(call[name], len(base)) for name in ("dim0", "dim1"))
+        first, second = (call.dim(call[name], len(base)) for name in ("dim0", "dim1"))
         order[first], order[second] = order[second], order[first]
     return _permuted(order, base)
 
@@ -78,7 +78,7 @@ def _permute(call: Call, base: Shape) -> Mapped:
     dims = call["dims"]
     if not isinstance(dims, tuple) or len(dims) != len(base):
         raise Unlowerable("a permutation of another rank")
-    order = [call.axis(dim, len(base)) for dim in dims]
+    order = [call.dim(dim, len(base)) for dim in dims]
     if len(set(order)) != len(order):
         raise Unlowerable("a dim given twice")
     return _permuted(order, base)
@@ -93,7 +93,7 @@ def _expand(call: Call, base: Shape) -> Mapped:
 
 
 def _unsqueeze(call: Call, base: Shape) -> Mapped:
-    dim = call.axis(call["dim"], len(base) + 1)
+    dim = call.dim(call["dim"], len(base) + 1)
     shape = (*base[:dim], ex.ONE, *base[dim:])
     return shape, lambda index, _: (*index[:dim], *index[dim + 1 :])
 
@@ -112,7 +112,7 @@ def _squeeze(call: Call, base: Shape) -> Mapped:
 
 
 def _select(call: Call, base: Shape) -> Mapped:
-    dim = call.axis(call["dim"], len(base))
+    dim = call.dim(call["dim"], len(base))
     where = call.size(call["index"])
     if isinstance(where, Int) and where.value < 0:
         where = ex.add(base[dim], where)
@@ -123,7 +123,7 @@ def _select(call: Call, base: Shape) -> Mapped:
 
 
 def _slice(call: Call, base: Shape) -> Mapped:
-    dim = call.axis(call["dim"], len(base))
+    dim = call.dim(call["dim"], len(base))
     step = call.integer("step")
     if step < 1:
         raise Unlowerable("a slice with a step below 1")
@@ -163,7 +163,7 @@ def bound(call: Call, name: str, absent: Expr, size: Expr) -> Expr:
 
 def _unfold(call: Call, base: Shape) -> Mapped:
     """Windows of `size` every `step` along a dim; the place in a window is the last dim."""
-    dim, size = call.axis(call["dimension"], len(base)), call.size(call["size"])
+    dim, size = call.dim(call["dimension"], len(base)), call.size(call["size"])
     step = call.integer("step")
     if step < 1 or not ix.is_nonnegative(ex.sub(base[dim], size), call.ranges):
         raise Unlowerable("windows that are not provably in range")
@@ -179,7 +179,7 @@ def _unfold(call: Call, base: Shape) -> Mapped:
 
 def _diagonal(call: Call, base: Shape) -> Mapped:
     """The dims that it runs along are dropped, and it is the last one."""
-    first, second = (call.axis(call[name], len(base)) for name in ("dim1", "dim2"))
+    first, second = (call.dim(call[name], len(base)) for name in ("dim1", "dim2"))
     offset = call.integer("offset")
     down, right = max(0, -offset), max(0, offset)
     rows, columns = ex.sub(base[first], down), ex.sub(base[second], right)
@@ -215,7 +215,7 @@ def _split(names: str) -> Rule:
 
     def rule(call: Call) -> View:
         call.bind(names.split(), {"dim": Int(0)})
-        dim = call.axis(call["dim"], len(call.tensor("self").shape))
+        dim = call.dim(call["dim"], len(call.tensor("self").shape))
         sizes = [call.output(position).shape for position in range(len(call.node.outputs))]
         if any(len(size) <= dim for size in sizes):
             raise Unlowerable("a part of another rank")
@@ -227,7 +227,7 @@ def _split(names: str) -> Rule:
 def _unbind(call: Call) -> View:
     call.bind(("self", "dim"), {"dim": Int(0)})
     base = call.tensor("self").shape
-    dim = call.axis(call["dim"], len(base))
+    dim = call.dim(call["dim"], len(base))
     if not base or base[dim] != Int(len(call.node.outputs)):
         raise Unlowerable("an unbind along a dim of another size")
     remaps: list[Remap] = []

@@ -7,7 +7,7 @@ from tests.unit.compiler.frontend.building import S0, Builder, tensor
 
 from nearhint_compiler.pipeline import lower
 from nearhint_rules.plan import Launch, RunNodes
-from nearhint_rules.program import Symbol
+from nearhint_rules.program import Ref, Symbol
 
 
 @pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
@@ -60,3 +60,24 @@ def test_a_product_of_more_bytes_than_there_can_be_is_offered_no_storage() -> No
     made = builder.call("aten.tanh.default", product, out=kind)
     plan = lower(builder.program(made), target_kind="cpu").plan
     assert plan.storages == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        ("aten.slice_scatter.default", (Ref(0), Ref(0), 0, 0, 1)),
+        ("aten.select_scatter.default", (Ref(0), Ref(0), 0, 0)),
+        ("aten.cat.default", ([Ref(0), Ref(0)], 0)),
+        ("aten.stack.default", ([Ref(0)], 0)),
+        ("aten.glu.default", (Ref(0), 0)),
+        ("aten.select.int", (Ref(0), 0, 0)),
+        ("aten.slice.Tensor", (Ref(0), 0, 0, 1)),
+        ("aten.unfold.default", (Ref(0), 0, 1, 1)),
+    ],
+)
+def test_a_dim_of_a_tensor_without_any_is_no_kernel(op: str, args: tuple[object, ...]) -> None:
+    builder = Builder((Symbol("s0", 2),))
+    kind = tensor(device="cuda")
+    builder.typed(kind)
+    made = builder.call(op, *args, out=kind)
+    assert lower(builder.program(made), target_kind="cuda").kernels == ()
