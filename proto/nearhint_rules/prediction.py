@@ -57,6 +57,9 @@ FOLDS, FEW_FOLDS, MANY = 8, 4, 16
 """Times at most that a model is fitted again to see how far it is off; fewer with many hints."""
 STIFFNESS = 24.0
 """The squares of octaves that a trend in what a model is off by counts as seen without any."""
+UNSEEN = 0.03
+"""The error where no hint can be left out and predicted from others, since all are one place: what
+is stated near them is then what they lose on average (`tests.benchmarks.selection_begun`)."""
 POOLED = 2.0
 """The hints that the error of all Variants together counts for, beside a Variant's own."""
 APART, CPU_APART = 0.5, 1.5
@@ -497,7 +500,7 @@ class _Errors:
         ]
         self._against = [_squares(off, default), _squares(off, FALLBACK)]
         self._pooled = [
-            _mean([square for each in squares.values() for square in each])
+            _mean([square for each in squares.values() for square in each] or [UNSEEN**2])
             for squares in self._against
         ]
 

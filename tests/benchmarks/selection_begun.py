@@ -12,6 +12,7 @@ against the fastest of all that the matrix has there.
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -102,6 +103,15 @@ def main() -> None:
         for name, account in accounts.items():
             print(account.line(name))
         report[kind] = {name: account.figures() for name, account in accounts.items()}
+        told = [
+            (each.stated, each.judgement.regret)
+            for each in by_rule[JUDGED]
+            if each.stated is not None
+        ]
+        if told:
+            stated, came = map(statistics.fmean, zip(*told, strict=True))
+            print(f"stated at {len(told)}: {100 * stated:.2f} %; came: {100 * came:.2f} %")
+            report[kind]["stated"] = {"sizes": len(told), "stated": stated, "came": came}
     sweep_report.write(report, options.json)
 
 

@@ -10,6 +10,8 @@ from tests.unit.rules.tables import STEP, row, table, tiled, variant
 from nearhint_rules import expr as ex
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.guard import Divisible
+from nearhint_rules.interpolation import InterpolatedSelector
+from nearhint_rules.prediction import UNSEEN
 from nearhint_rules.selectors import SELECTORS, select
 from nearhint_rules.table import HintRow, Table
 
@@ -38,6 +40,13 @@ def test_sizes_near_a_lone_hint_are_served_by_what_was_timed_with_their_divisibi
         assert served(found, size) == (1, "predicted")
     assert served(found, 1024) == (1, "winner")
     assert served(found, 1007) == (0, "winner")
+
+
+def test_near_a_lone_hint_predictions_are_not_taken_to_be_sure() -> None:
+    found = InterpolatedSelector(table(HINT, BESIDE, variants=PROMISED), STEP)
+    assert {(each.error, each.fallback_error) for each in found.forecast((1100,))} == {
+        (UNSEEN, UNSEEN)
+    }
 
 
 def test_a_lone_hint_without_a_companion_answers_for_itself() -> None:
