@@ -15,6 +15,7 @@ from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool
 from nearhint_daemon import config as settings
 from nearhint_daemon.config import Config
 from nearhint_daemon.core import Core, Pools
+from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.server import Server
 from nearhint_daemon.tuning.companions import without_companions
@@ -170,6 +171,11 @@ def config_in(folder: Path, **flags: object) -> Config:
         "compile_workers": 2,
     }
     return settings.load(given | flags, environment={}).config
+
+
+async def on_a_full_disk(work: object) -> None:
+    """What a store's `write` does there."""
+    raise StoreReadOnly("the disk takes no writes now")
 
 
 @asynccontextmanager

@@ -50,6 +50,30 @@ def no_faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
     return None
 
 
+def refused(request: pb.WorkerRequest, code: str, message: str) -> pb.WorkerResponse:
+    """A worker's error as its answer."""
+    return pb.WorkerResponse(id=request.id, error=pb.WorkerError(code=code, message=message))
+
+
+@dataclass
+class Refusal:
+    """Faults of one kind of job, which is refused for as long as that `lasts`."""
+
+    job: str
+    code: str
+    message: str = "not now"
+    lasts: bool = True
+
+    def __call__(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        if job != self.job or not self.lasts or not self.concerns(request):
+            return None
+        return refused(request, self.code, self.message)
+
+    def concerns(self, request: pb.WorkerRequest) -> bool:
+        """Whether it is refused to this request of the kind."""
+        return True
+
+
 def chain(length: int, *, label: str = "", high: int | None = 4096) -> Program:
     """`length` pointwise nodes, one after the other, over one symbolic size."""
     tensor = TensorType("f32", (Sym("s0"),), (ONE,))

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import COPY_BYTES, COPY_TIMING, FakeBenchPool, chain
+from tests.integration.fake_workers import COPY_BYTES, COPY_TIMING, FakeBenchPool, Refusal, chain
 from tests.integration.waiting import until
 
 from nearhint_daemon.store.rows import CopyBandwidthRow, JobRow
@@ -96,12 +96,7 @@ def test_under_never_it_waits_and_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_device_that_cannot_copy_so_much_costs_no_kernel(tmp_path: Path) -> None:
-    def refuse(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
-        if job != "measure_copy":
-            return None
-        return worker_pb2.WorkerResponse(
-            error=worker_pb2.WorkerError(code="MEMORY_LIMIT", message="too little memory")
-        )
+    refuse = Refusal("measure_copy", "MEMORY_LIMIT", "too little memory")
 
     async def scenario() -> None:
         async with running(tmp_path, bench=FakeBenchPool(faults=refuse)) as daemon:

@@ -7,27 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import hints_of, running
-from tests.integration.fake_workers import FakeCompilePool, chain
+from tests.integration.fake_workers import FakeCompilePool, Refusal, chain
 
 from nearhint_daemon.jobs import queue
 from nearhint_daemon.store.rows import VariantRow
 from nearhint_proto.v1 import operation_service_pb2
-from nearhint_proto.v1 import worker_pb2 as pb
-
-
-class AtALoss(FakeCompilePool):
-    """Compiles nothing, for a reason of its own, until it `is_well`."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(faults=self.refuse)
-        self.code = code
-        self.is_well = False
-
-    def refuse(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
-        if job != "compile_variant" or self.is_well:
-            return None
-        error = pb.WorkerError(code=self.code, message="not now")
-        return pb.WorkerResponse(id=request.id, error=error)
 
 
 @pytest.mark.parametrize(
@@ -39,15 +23,15 @@ def test_what_could_not_be_compiled_is_compiled_when_it_is_asked_for_again(
     monkeypatch.setattr(queue, "RETRY_S", 0.0)
 
     async def scenario() -> None:
-        compilers = AtALoss(code)
-        async with running(tmp_path, compile=compilers) as daemon:
+        loss = Refusal("compile_variant", code)
+        async with running(tmp_path, compile=FakeCompilePool(faults=loss)) as daemon:
             registered = await daemon.client.register(chain(1))
             failed = await daemon.client.tuned(registered, 64)
             assert failed.state == operation_service_pb2.OPERATION_STATE_FAILED
             assert told.encode() in failed.error.details[0].value
             assert daemon.core.store.read_now(lambda reading: reading.count(VariantRow)) == 0
             assert not await daemon.client.tables_of(registered)
-            compilers.is_well = True
+            loss.lasts = False
             done = await daemon.client.tuned(registered, 64)
             assert done.state == operation_service_pb2.OPERATION_STATE_DONE
             (table,) = await daemon.client.tables_of(registered)

@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import CPU, SCHEDULES, FakeCompilePool, chain
+from tests.integration.fake_workers import CPU, SCHEDULES, FakeCompilePool, Refusal, chain
 from tests.integration.statuses import details
 
 from nearhint_proto import convert
-from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2, worker_pb2
+from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
 from nearhint_rules.target import CpuDevice, Device
 
 ELSEWHERE = CpuDevice("another model", ("avx2",), "glibc 2.36")
@@ -89,11 +89,7 @@ def test_measuring_for_a_device_that_is_elsewhere_is_refused(tmp_path: Path) -> 
 
 
 def test_a_kernel_that_no_schedule_compiles_for_fails_with_the_reason(tmp_path: Path) -> None:
-    def refuse(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
-        if job != "compile_variant":
-            return None
-        error = worker_pb2.WorkerError(code="CC_FAILED", message="no such instruction")
-        return worker_pb2.WorkerResponse(id=request.id, error=error)
+    refuse = Refusal("compile_variant", "CC_FAILED", "no such instruction")
 
     async def scenario() -> None:
         async with running(tmp_path, compile=FakeCompilePool(faults=refuse)) as daemon:

@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.integration.daemon_in_process import running
-from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, FakeCompilePool, chain
+from tests.integration.daemon_in_process import Running, running
+from tests.integration.fake_workers import (
+    SCHEDULES,
+    FakeBenchPool,
+    FakeCompilePool,
+    Refusal,
+    chain,
+    refused,
+)
 
 from nearhint_daemon import logs
 from nearhint_daemon.jobs import queue
 from nearhint_daemon.store.rows import VariantRow
-from nearhint_proto.v1 import operation_service_pb2
+from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 
+HINTS = (64, 1024)
 SAID = "CUDA out of memory. Tried to allocate 32.00 MiB"
 
 
-class Full(FakeBenchPool):
-    """Has no memory for one kind of job, as long as it `is_full`."""
+@dataclass
+class Full(Refusal):
+    """A device that has no memory for one kind of job, as long as that lasts."""
 
-    def __init__(self, job: str) -> None:
-        super().__init__(faults=self.refuse)
-        self.job = job
-        self.is_full = True
+    code: str = "OUT_OF_MEMORY"
+    message: str = SAID
 
-    def refuse(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
-        if job != self.job or not self.is_full:
-            return None
-        error = pb.WorkerError(code="OUT_OF_MEMORY", message=SAID)
-        return pb.WorkerResponse(id=request.id, error=error)
+
+async def tuned_and_crossed(
+    daemon: Running, registered: kernel_service_pb2.RegisterProgramResponse
+) -> None:
+    """All is done, at the hints and beside them."""
+    again = await daemon.client.tuned(registered, *HINTS)
+    assert (again.done, again.failed) == (5, 0)
+    (table,) = await daemon.client.tables_of(registered)
+    assert sorted(list(row.dims) for row in table.hints) == [[63], [64], [1007], [1024]]
 
 
 @pytest.mark.parametrize("job", ["check_lowering", "verify_variant", "measure_hint"])
@@ -44,8 +56,8 @@ def test_what_a_full_device_could_not_do_is_done_when_it_has_room(
     )
 
     async def scenario() -> None:
-        bench = Full(job)
-        async with running(tmp_path, bench=bench) as daemon:
+        full = Full(job)
+        async with running(tmp_path, bench=FakeBenchPool(faults=full)) as daemon:
             registered = await daemon.client.register(chain(1))
             failed = await daemon.client.tuned(registered, 64)
             assert failed.state == operation_service_pb2.OPERATION_STATE_FAILED
@@ -53,7 +65,7 @@ def test_what_a_full_device_could_not_do_is_done_when_it_has_room(
             assert ("job_failed", "DEVICE_FULL") in told
             rows = daemon.core.store.read_now(lambda reading: list(reading.where(VariantRow)))
             assert {row.state for row in rows} <= {"compiled", "verified"}
-            bench.is_full = False
+            full.lasts = False
             done = await daemon.client.tuned(registered, 64)
             assert done.state == operation_service_pb2.OPERATION_STATE_DONE
             (table,) = await daemon.client.tables_of(registered)
@@ -67,26 +79,21 @@ def test_what_a_full_device_kept_from_being_crossed_is_crossed_when_it_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "RETRY_S", 0.0)
-    hints = (64, 1024)
 
     class FullBeside(Full):
-        def refuse(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
-            sizes = {dim.value for dim in request.measure_hint.sizes.dims}
-            return None if sizes <= set(hints) else super().refuse(job, request)
+        def concerns(self, request: pb.WorkerRequest) -> bool:
+            return not {dim.value for dim in request.measure_hint.sizes.dims} <= {*HINTS}
 
     async def scenario() -> None:
-        bench = FullBeside("measure_hint")
-        async with running(tmp_path, bench=bench) as daemon:
+        full = FullBeside("measure_hint")
+        async with running(tmp_path, bench=FakeBenchPool(faults=full)) as daemon:
             registered = await daemon.client.register(chain(1))
-            asked = await daemon.client.tuned(registered, *hints)
+            asked = await daemon.client.tuned(registered, *HINTS)
             assert (asked.done, asked.failed) == (5, 1)
             (table,) = await daemon.client.tables_of(registered)
             assert sorted(list(row.dims) for row in table.hints) == [[64], [1024]]
-            bench.is_full = False
-            again = await daemon.client.tuned(registered, *hints)
-            assert (again.done, again.failed) == (5, 0)
-            (table,) = await daemon.client.tables_of(registered)
-            assert sorted(list(row.dims) for row in table.hints) == [[63], [64], [1007], [1024]]
+            full.lasts = False
+            await tuned_and_crossed(daemon, registered)
 
     asyncio.run(scenario())
 
@@ -97,22 +104,20 @@ def test_hints_whose_search_a_full_device_kept_back_are_crossed_after_it(
 ) -> None:
     """Full from the start, and once the hints are at T1."""
     monkeypatch.setattr(queue, "RETRY_S", 0.0)
-    hints = (64, 1024)
 
     class FullAfter(Full):
-        def refuse(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
-            return None if self.asked[job] <= contests else super().refuse(job, request)
+        def concerns(self, request: pb.WorkerRequest) -> bool:
+            return bench.asked[self.job] > contests
+
+    full = FullAfter("measure_hint")
+    bench = FakeBenchPool(faults=full)
 
     async def scenario() -> None:
-        bench = FullAfter("measure_hint")
         async with running(tmp_path, bench=bench) as daemon:
             registered = await daemon.client.register(chain(1))
-            assert (await daemon.client.tuned(registered, *hints)).failed > 0
-            bench.is_full = False
-            again = await daemon.client.tuned(registered, *hints)
-            assert (again.done, again.failed) == (5, 0)
-            (table,) = await daemon.client.tables_of(registered)
-            assert sorted(list(row.dims) for row in table.hints) == [[63], [64], [1007], [1024]]
+            assert (await daemon.client.tuned(registered, *HINTS)).failed > 0
+            full.lasts = False
+            await tuned_and_crossed(daemon, registered)
 
     asyncio.run(scenario())
 
@@ -123,8 +128,7 @@ def test_a_compiler_without_memory_costs_what_it_was_to_compile_and_nothing_else
     def refuse(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
         if job != "compile_variant" or request.compile_variant.schedule != SCHEDULES[-1]:
             return None
-        error = pb.WorkerError(code="OUT_OF_MEMORY", message="compile_variant: out of memory")
-        return pb.WorkerResponse(id=request.id, error=error)
+        return refused(request, "OUT_OF_MEMORY", "compile_variant: out of memory")
 
     async def scenario() -> None:
         async with running(tmp_path, compile=FakeCompilePool(faults=refuse)) as daemon:

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.integration.daemon_in_process import Running, hints_of, kernels_in, running
+from tests.integration.daemon_in_process import (
+    Running,
+    hints_of,
+    kernels_in,
+    on_a_full_disk,
+    running,
+)
 from tests.integration.fake_workers import (
     CPU,
     SCHEDULES,
@@ -16,11 +22,11 @@ from tests.integration.fake_workers import (
     FakeCompilePool,
     chain,
     died,
+    refused,
 )
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
-from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.traffic.usage import Used
 from nearhint_daemon.tuning.companions import companions, odd_below
 from nearhint_daemon.workshop import WAYS_GIVEN
@@ -306,16 +312,13 @@ def test_on_a_full_disk_a_lost_binary_is_what_it_is_and_comes_back_later(
 ) -> None:
     """What clients hear of it decides whether they ask again."""
 
-    async def full(work: object) -> None:
-        raise StoreReadOnly("the disk takes no writes now")
-
     async def scenario() -> None:
         async with running(tmp_path) as daemon:
             sha256, path = await artifact_of(daemon)
             good = path.read_bytes()
             path.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
             with monkeypatch.context() as patched:
-                patched.setattr(daemon.core.store, "write", full)
+                patched.setattr(daemon.core.store, "write", on_a_full_disk)
                 for reason in ("ARTIFACT_CORRUPT", "ARTIFACT_UNKNOWN"):
                     with pytest.raises(grpc.aio.AioRpcError) as caught:
                         await daemon.client.fetch(sha256)
@@ -382,8 +385,7 @@ def test_a_variant_that_dies_while_timed_is_found_among_the_others(
                 return None
             if not is_told:
                 raise died()
-            error = worker_pb2.WorkerError(code="DEVICE_BROKEN", message="an illegal access")
-            return worker_pb2.WorkerResponse(id=request.id, error=error)
+            return refused(request, "DEVICE_BROKEN", "an illegal access")
 
         async with running(tmp_path, bench=FakeBenchPool(faults=crash)) as daemon:
             registered = await daemon.client.register(chain(1))
@@ -403,8 +405,7 @@ def test_a_device_that_breaks_once_proves_no_lowering_wrong(tmp_path: Path) -> N
         if job != "check_lowering" or not left:
             return None
         left -= 1
-        error = worker_pb2.WorkerError(code="DEVICE_BROKEN", message="uncorrectable ECC error")
-        return worker_pb2.WorkerResponse(id=request.id, error=error)
+        return refused(request, "DEVICE_BROKEN", "uncorrectable ECC error")
 
     async def scenario() -> None:
         async with running(tmp_path, bench=FakeBenchPool(faults=breaks)) as daemon:
@@ -425,8 +426,7 @@ def test_a_measurement_that_gave_way_is_done_again_and_not_for_ever(tmp_path: Pa
         asked.append(request.measure_hint.gives_way)
         if not asked[-1]:
             return None
-        error = worker_pb2.WorkerError(code="DEVICE_WANTED", message="a client began to serve")
-        return worker_pb2.WorkerResponse(id=request.id, error=error)
+        return refused(request, "DEVICE_WANTED", "a client began to serve")
 
     async def scenario() -> None:
         async with running(tmp_path, bench=FakeBenchPool(faults=give_way)) as daemon:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -266,12 +266,18 @@ def test_what_the_daemon_gave_up_on_is_listed_with_its_reproducer(tmp_path: Path
     go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))
 
 
-def test_no_variant_is_blamed_where_the_original_ops_end_the_worker(tmp_path: Path) -> None:
+def ended_at(size: int) -> Callable[[str, worker_pb2.WorkerRequest], None]:
+    """Faults of a worker that whatever is timed at a size ends."""
+
     def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
         dims = request.measure_hint.sizes.dims
-        if job == "measure_hint" and any(dim.value == 1024 for dim in dims):
+        if job == "measure_hint" and any(dim.value == size for dim in dims):
             raise died()
 
+    return crash
+
+
+def test_no_variant_is_blamed_where_the_original_ops_end_the_worker(tmp_path: Path) -> None:
     async def scenario(daemon: Running) -> None:
         kernel = await Tuned.at(daemon, 64)
         before = await kernel.table()
@@ -283,18 +289,13 @@ def test_no_variant_is_blamed_where_the_original_ops_end_the_worker(tmp_path: Pa
         assert await kernel.runs(64) == (FAST, "winner")
         assert daemon.core.quarantine.count() == 0
 
-    go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))
+    go(tmp_path, scenario, bench=FakeBenchPool(faults=ended_at(1024)))
 
 
 def test_where_the_original_ops_end_the_worker_only_that_size_is_left_out(tmp_path: Path) -> None:
-    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
-        dims = request.measure_hint.sizes.dims
-        if job == "measure_hint" and any(dim.value == 63 for dim in dims):
-            raise died()
-
     async def scenario(daemon: Running) -> None:
         kernel = await Tuned.at(daemon, 64, 256)
         assert [row.dims for row in (await kernel.table()).hints] == [(64,), (251,), (256,)]
         assert daemon.core.quarantine.count() == 0
 
-    go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))
+    go(tmp_path, scenario, bench=FakeBenchPool(faults=ended_at(63)))

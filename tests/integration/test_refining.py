@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool, Script, chain
+from tests.integration.fake_workers import (
+    CPU,
+    FakeBenchPool,
+    FakeCompilePool,
+    Script,
+    chain,
+    refused,
+)
 
 from nearhint_daemon.jobs import JobSpec, Priority, queue
 from nearhint_daemon.restoring import RESTORE
@@ -54,6 +61,15 @@ async def use(daemon: Running, program: str, calls: dict[int, int]) -> None:
     await daemon.core.usage.report("test", used, namespace="")
     await daemon.core.usage.flush()
     await daemon.core.traffic.fold()
+
+
+async def tuned_and_used(daemon: Running) -> pb.RegisterProgramResponse:
+    """Three hints are at T2, and one of them is hot, another one warm."""
+    registered = await daemon.client.register(chain(1))
+    await daemon.client.tuned(registered, 64, 256, 1024)
+    await daemon.at_rest()
+    await use(daemon, registered.program_id, {256: 90, 1024: 10})
+    return registered
 
 
 def test_descent_follows_the_winner_and_ends_where_nothing_beside_it_wins(tmp_path: Path) -> None:
@@ -105,11 +121,8 @@ def test_the_hottest_hint_is_refined_in_idle_time_and_the_unused_never(tmp_path:
     async def scenario() -> None:
         script, compile_pool, bench = scripted()
         async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
-            registered = await daemon.client.register(chain(1))
-            await daemon.client.tuned(registered, 64, 256, 1024)
-            await daemon.at_rest()
+            registered = await tuned_and_used(daemon)
             done = len(script.timed)
-            await use(daemon, registered.program_id, {256: 90, 1024: 10})
             for _ in range(4):
                 await daemon.core.idle_time.turn()
             refined = [size for size, _ in script.timed[done:]]
@@ -134,15 +147,11 @@ def test_what_a_full_device_kept_from_being_refined_is_refined_after_the_others(
             dims = request.measure_hint.sizes.dims
             if job != "measure_hint" or all(dim.value != 256 for dim in dims):
                 return script.faults(job, request)
-            error = worker_pb2.WorkerError(code="OUT_OF_MEMORY", message="no room")
-            return worker_pb2.WorkerResponse(id=request.id, error=error)
+            return refused(request, "OUT_OF_MEMORY", "no room")
 
         async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
-            registered = await daemon.client.register(chain(1))
-            await daemon.client.tuned(registered, 64, 256, 1024)
-            await daemon.at_rest()
+            await tuned_and_used(daemon)
             done = len(script.timed)
-            await use(daemon, registered.program_id, {256: 90, 1024: 10})
             for bench.faults in (full, script.faults):
                 for _ in range(3):
                     await daemon.core.idle_time.turn()

@@ -9,12 +9,11 @@ from random import Random
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain, died
+from tests.integration.daemon_in_process import Running, on_a_full_disk, running
+from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain, died, refused
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
-from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.regret.idle_regret import FIRST_S, SIZES_A_TABLE, IdleRegret
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, RegretRow
 from nearhint_daemon.tuning.companions import odd_below
@@ -278,8 +277,7 @@ def test_a_size_that_fails_costs_only_itself(tmp_path: Path) -> None:
     def refuse(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
         if job != "measure_hint" or not request.measure_hint.sizes.dims[0].value % 2:
             return None
-        error = worker_pb2.WorkerError(code="MEMORY_LIMIT", message="too little memory")
-        return worker_pb2.WorkerResponse(id=request.id, error=error)
+        return refused(request, "MEMORY_LIMIT", "too little memory")
 
     async def scenario() -> None:
         async with running(tmp_path, bench=FakeBenchPool(faults=refuse)) as daemon:
@@ -521,9 +519,6 @@ def test_no_sample_is_taken_where_it_is_not_wanted(tmp_path: Path) -> None:
 def test_a_table_that_could_not_be_sampled_on_a_full_disk_is_sampled_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def full(work: object) -> None:
-        raise StoreReadOnly("the disk takes no writes now")
-
     async def scenario() -> None:
         async with running(tmp_path, regret_share=0) as daemon:
             await tuned(daemon)
@@ -531,7 +526,7 @@ def test_a_table_that_could_not_be_sampled_on_a_full_disk_is_sampled_later(
             idle = idle_of(daemon, moments)
             moments.now_s = FIRST_S
             with monkeypatch.context() as patched:
-                patched.setattr(daemon.core.store, "write", full)
+                patched.setattr(daemon.core.store, "write", on_a_full_disk)
                 assert not await idle.look()
             assert await idle.look()
             await until_ended(daemon, 1)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from nearhint_daemon.store import Batch, Store, database
 from nearhint_daemon.store.rows import KernelRow, MeasurementRow
 
+LIMIT_S = 10.0
 KERNEL = KernelRow("", "a" * 64, "(kernel)", "add", "k0 k1", b"", b"", 1.0)
 MEASUREMENT = MeasurementRow(
     0, "", "k", "t", "variant", "v", "a", "s", "8", "warm", 1, 100, 0.1, 21, 0, 1.0, "d", "cpu",
@@ -53,3 +57,35 @@ def with_store(folder: Path, scenario: Callable[[Store, Seen], Awaitable[None]])
 
 def direct(folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(folder / database.FILE_NAME)
+
+
+class Commit:
+    """A commit that has begun, and waits."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._goes_on = threading.Event()
+
+    def __call__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self.begun.set)
+        assert self._goes_on.wait(LIMIT_S)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+
+async def cancelled_in_the_queue(store: Store, flush: Awaitable[None]) -> None:
+    """Cancels a flush whose write waits for another's commit, and sees it to its end."""
+    commit = Commit()
+    holding = asyncio.ensure_future(store.write(commit))
+    await commit.begun.wait()
+    flushing = asyncio.ensure_future(flush)
+    while store._writer._queue.empty():
+        await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.sleep(0)
+    commit.go_on()
+    with pytest.raises(asyncio.CancelledError):
+        await flushing
+    await holding

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,16 @@ def until(event: asyncio.Event) -> Callable[[JobRow, Mapping[str, Any]], Awaitab
     return work
 
 
+@asynccontextmanager
+async def ending(queue: JobQueue, store: Store, goes_on: asyncio.Event) -> AsyncGenerator[None]:
+    """Job a, which waits for `goes_on`, has ended, and its end is not written yet."""
+    await queue.ensure([spec("a")])
+    async with Held(store):
+        goes_on.set()
+        await soon(lambda: not queue.running())
+        yield
+
+
 def test_what_needs_a_failed_job_ends_with_it_or_is_tried_again_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,10 +157,7 @@ def test_the_lease_of_a_job_that_is_ending_is_not_renewed(tmp_path: Path) -> Non
     work = until(goes_on)
 
     async def scenario(queue: JobQueue, store: Store) -> None:
-        await queue.ensure([spec("a")])
-        async with Held(store):
-            goes_on.set()
-            await soon(lambda: not queue.running())
+        async with ending(queue, store, goes_on):
             renewed = asyncio.ensure_future(queue._renew(0.0))
             await asyncio.sleep(0)
         await renewed
@@ -245,10 +253,7 @@ def test_a_job_that_ends_while_the_daemon_stops_is_not_given_back(tmp_path: Path
     work = until(goes_on)
 
     async def scenario(queue: JobQueue, store: Store) -> None:
-        await queue.ensure([spec("a")])
-        async with Held(store):
-            goes_on.set()
-            await soon(lambda: not queue.running())
+        async with ending(queue, store, goes_on):
             stopping = asyncio.ensure_future(queue.stop())
             for _ in range(5):
                 await asyncio.sleep(0)

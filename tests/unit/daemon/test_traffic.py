@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import cast
 
 import pytest
 from tests.integration.fake_workers import chain, kernel_of, lowered
+from tests.unit.daemon.stores import LIMIT_S, cancelled_in_the_queue
 from tests.unit.rules.tables import row, table
 
 from nearhint_daemon.errors import KernelUnknown
@@ -31,7 +31,6 @@ from nearhint_proto import convert
 from nearhint_rules.metrics import Dims
 
 HALF_LIFE_S = 60.0
-LIMIT_S = 10.0
 PROGRAM = chain(2)
 KERNEL = kernel_of(PROGRAM, 0)
 
@@ -382,24 +381,8 @@ def test_what_is_being_written_when_the_daemon_stops_is_kept(tmp_path: Path) -> 
         await kept.store.start()
         await kept.meet(16)
         kept.traffic.note("a", "", PROGRAM.id, "s0=32", 10)
-        begun, goes_on = threading.Event(), threading.Event()
-
-        def hold(tx: Writing) -> None:
-            begun.set()
-            goes_on.wait(LIMIT_S)
-
         async with asyncio.timeout(LIMIT_S):
-            holding = asyncio.ensure_future(kept.store.write(hold))
-            await asyncio.to_thread(begun.wait)
-            flushing = asyncio.ensure_future(kept.traffic.flush())
-            while kept.store._writer._queue.empty():
-                await asyncio.sleep(0)
-            flushing.cancel()
-            await asyncio.sleep(0)
-            goes_on.set()
-            with pytest.raises(asyncio.CancelledError):
-                await flushing
-            await holding
+            await cancelled_in_the_queue(kept.store, kept.traffic.flush())
         await kept.traffic.flush()
         assert sorted(row.dims for row in kept.rows()) == ["16", "32"]
         await kept.store.close()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.unit.daemon.stores import Seen, with_store
+from tests.unit.daemon.stores import (
+    LIMIT_S,
+    Commit,
+    Seen,
+    cancelled_in_the_queue,
+    with_store,
+)
 from tests.unit.rules.tables import table
 
 from nearhint_daemon.devices import Bench, Devices
@@ -23,25 +28,8 @@ from nearhint_daemon.traffic.histograms import Traffic
 from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.traffic.usage import Usage, Used
 
-LIMIT_S = 10.0
 PUSHED = table()
 KEY = (PUSHED.namespace, PUSHED.kernel, PUSHED.target)
-
-
-class Commit:
-    """A commit that has begun, and waits."""
-
-    def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._goes_on = threading.Event()
-
-    def __call__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self.begun.set)
-        assert self._goes_on.wait(LIMIT_S)
-
-    def go_on(self) -> None:
-        self._goes_on.set()
 
 
 def test_watchers_get_a_table_whose_publisher_went_away_while_it_was_committed(
@@ -137,22 +125,6 @@ class AnyPrograms:
 
     def ranges(self, namespace: str, program: str) -> Mapping[str, tuple[int, int | None]]:
         return {"s0": (2, 4096)}
-
-
-async def cancelled_in_the_queue(store: Store, flush: Awaitable[None]) -> None:
-    """Cancels a flush whose write waits for another's commit, and sees it to its end."""
-    commit = Commit()
-    holding = asyncio.ensure_future(store.write(commit))
-    await commit.begun.wait()
-    flushing = asyncio.ensure_future(flush)
-    while store._writer._queue.empty():
-        await asyncio.sleep(0)
-    flushing.cancel()
-    await asyncio.sleep(0)
-    commit.go_on()
-    with pytest.raises(asyncio.CancelledError):
-        await flushing
-    await holding
 
 
 def test_usage_that_is_being_written_when_the_daemon_stops_is_counted_once(tmp_path: Path) -> None:

@@ -210,6 +210,14 @@ def test_the_reproducer_runs_with_the_compiler_package_alone(tmp_path: Path) -> 
     assert (tmp_path / "kernel.so").exists()
 
 
+def only_cc(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """A shell script of these lines stands for the compiler; there is nothing else to run."""
+    script = folder / "cc"
+    script.write_text("\n".join(("#!/bin/sh", *lines, "")), encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
 def test_a_missing_compiler_is_a_typed_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,10 +230,7 @@ def test_a_missing_compiler_is_a_typed_error(
 def test_a_compiler_that_does_not_say_in_time_what_it_is_is_not_taken_for_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = tmp_path / "cc"
-    slow.write_text("#!/bin/sh\nexec /bin/sleep 100\n", encoding="utf-8")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    only_cc(tmp_path, monkeypatch, "exec /bin/sleep 100")
     monkeypatch.setattr(toolchain, "_VERSION_TIMEOUT_S", 0.1)
     with pytest.raises(subprocess.TimeoutExpired):
         toolchain.detect()
@@ -234,25 +239,15 @@ def test_a_compiler_that_does_not_say_in_time_what_it_is_is_not_taken_for_missin
 def test_a_compiler_that_is_not_gcc_is_not_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clang = tmp_path / "cc"
-    clang.write_text("#!/bin/sh\necho 'error: unknown argument' >&2\nexit 1\n", encoding="utf-8")
-    clang.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    only_cc(tmp_path, monkeypatch, "echo 'error: unknown argument' >&2", "exit 1")
     assert toolchain._cc() == ""
 
 
 def test_a_full_disk_is_no_failure_of_what_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = tmp_path / "cc"
-    full.write_text(
-        "#!/bin/sh\n"
-        'echo "Fatal error: can\'t close kernel.o: No space left on device" >&2\n'
-        "exit 1\n",
-        encoding="utf-8",
-    )
-    full.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    said = 'echo "Fatal error: can\'t close kernel.o: No space left on device" >&2'
+    only_cc(tmp_path, monkeypatch, said, "exit 1")
     headers = Headers(tmp_path)
     for included in ("", "#include <immintrin.h>\n"):
         source = replace(hand_written(LOOP), source=included + hand_written(LOOP).source)
@@ -278,10 +273,7 @@ def test_a_target_of_another_toolchain_is_refused(tmp_path: Path) -> None:
 def test_a_compiler_that_hangs_is_given_up_and_its_worker_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = tmp_path / "cc"
-    slow.write_text("#!/bin/sh\nexec /bin/sleep 100\n", encoding="utf-8")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    only_cc(tmp_path, monkeypatch, "exec /bin/sleep 100")
     with pytest.raises(CcTimedOut):
         compile_c(hand_written(LOOP), scratch=tmp_path, timeout_s=0.1)
 
@@ -300,11 +292,9 @@ def test_a_compiler_that_waits_for_a_cpu_is_not_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says something once it was looked at for longer than it has, all of which it starved."""
-    fifo, starved = tmp_path / "fifo", tmp_path / "cc"
+    fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    starved.write_text(f"#!/bin/sh\nread line < {fifo}\necho $line >&2\nexit 1\n", encoding="utf-8")
-    starved.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    only_cc(tmp_path, monkeypatch, f"read line < {fifo}", "echo $line >&2", "exit 1")
     looked_at_s: list[float] = []
 
     def since_last_s(starvation: Starvation) -> float:
