@@ -198,6 +198,11 @@ def without_companions(table: Table) -> tuple[HintRow, ...]:
     return tuple(row for row in table.hints if row.dims not in beside)
 
 
+def has_lone_hint(table: Table) -> bool:
+    """Whether a Table has one hint, and nothing but what is beside it."""
+    return len(without_companions(table)) == 1
+
+
 def lacking_beside(
     table: Table, rows: Sequence[HintRow], step: Step | None = None
 ) -> Mapping[Dims, tuple[int, ...]]:
@@ -233,7 +238,7 @@ def _sides(
     All of a hint's where no Variant promises divisibility, and where it is the only one. Of several
     where some promise it, one each: the one that it has, or hints in turn another.
     """
-    is_one_enough = is_promised(table) and len(without_companions(table)) > 1
+    is_one_enough = is_promised(table) and not has_lone_hint(table)
     found: dict[Dims, HintRow] = {}
     turn = 0
     for row in sorted(rows, key=lambda row: row.dims):

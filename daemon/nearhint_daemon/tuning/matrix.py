@@ -19,6 +19,7 @@ from nearhint_daemon.tuning.companions import (
     NEAR_BEST,
     Step,
     companion,
+    has_lone_hint,
     is_promised,
     lacking_beside,
     one_sided,
@@ -131,8 +132,8 @@ def missing_beside(
     worse alone.
     """
     rows = searched(table, fallback)
-    is_alone = len(without_companions(table)) == len(rows) == 1 and is_promised(table)
-    if not (is_alone or _are_few(table, rows)):
+    is_lone = len(rows) == 1 and has_lone_hint(table) and is_promised(table)
+    if not (is_lone or _are_few(table, rows)):
         return {}
     alone = rows_beyond(table) if is_for_cpu(table) else frozenset[Dims]()
     return lacking_beside(table, [row for dims, row in rows.items() if dims not in alone], step)
