@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
-NOT_RUN = "not run: needs a CUDA device, there is none"
+NOT_RUN = "not run: too few CUDA devices"
 
 Golden = Callable[[str, str], None]
 
@@ -22,21 +22,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def has_gpu() -> bool:
-    """Whether a CUDA device answers; asks torch only where the driver's tool is installed."""
+def gpus() -> int:
+    """How many CUDA devices answer; asks torch only where the driver's tool is installed."""
     if shutil.which("nvidia-smi") is None:
-        return False
+        return 0
     import torch
 
-    return torch.cuda.is_available()
+    return torch.cuda.device_count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked or has_gpu():
-        return
-    for item in marked:
-        item.add_marker(pytest.mark.skip(reason=NOT_RUN))
+    """`gpu` is for one device, `gpu(2)` for two."""
+    marked = [(item, mark) for item in items if (mark := item.get_closest_marker("gpu"))]
+    here = gpus() if marked else 0
+    for item, mark in marked:
+        wanted = mark.args[0] if mark.args else 1
+        if here < wanted:
+            item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}: needs {wanted}, there are {here}"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -48,7 +50,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if not not_run:
         return
-    terminalreporter.section("not run: no CUDA device")
+    terminalreporter.section(NOT_RUN)
     for nodeid in not_run:
         terminalreporter.line(f"not run  {nodeid}")
     terminalreporter.line(f"{len(not_run)} tests marked gpu were not run")

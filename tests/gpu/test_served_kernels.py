@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.gpu.served import (
+    OTHER_ROWS,
+    ROWS,
+    WIDTH,
+    Tensor,
+    block,
+    client_of,
+    close,
+    random,
+    serving,
+    tuned,
+)
 
-import nearhint
-from nearhint import session
 from nearhint.demo.daemon import DemoDaemon
 from nearhint.session import counters
 from nearhint_torch.runner import watch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
 
-WIDTH = 96
-ROWS = (5, 40, 300)
-OTHER_ROWS = 33
-"""Of a bucket that was tuned, and not itself a hint."""
-SETTLE_S = 120.0
 JOIN_S = 60.0
-
-Tensor = torch.Tensor
-Function = Callable[..., Any]
-
-
-def block(x: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
-    """Two launches with a matrix product between them."""
-    hidden = torch.nn.functional.gelu(x + bias) @ weight
-    return torch.nn.functional.layer_norm(hidden + x, (WIDTH,))
 
 
 def scaled(x: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
@@ -49,44 +45,14 @@ def step(cache: Tensor, x: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoDaemon]:
-    found = DemoDaemon(tmp_path_factory.mktemp("served"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NEARHINT_MEASURE_BUDGET_S", "0.2")
-        found.start()
-    yield found
-    found.stop()
+    with serving(tmp_path_factory.mktemp("served")) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
-def environment(
-    daemon: DemoDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """This process is a client of the daemon."""
-    monkeypatch.setenv("NEARHINT_ADDRESS", daemon.address)
-    monkeypatch.setenv("NEARHINT_CACHE_DIR", str(tmp_path / "cache"))
-    torch.compiler.reset()
-    yield
-    session.shutdown()
-    torch.compiler.reset()
-
-
-def random(*sizes: int) -> Tensor:
-    return torch.randn(*sizes, device="cuda")
-
-
-def tuned(function: Function, *others: Tensor, dynamic: tuple[str, ...] = ("x",)) -> Function:
-    """`function` as a kernel, at T2 at all of `ROWS`; `others` are its fixed arguments."""
-    kernel: Function = nearhint.kernel(function, dynamic={name: {0: "rows"} for name in dynamic})
-    for rows in ROWS:
-        kernel(*(random(rows, WIDTH) for _ in dynamic), *others)
-    report = nearhint.settle(timeout_s=SETTLE_S)
-    assert report.settled, report
-    assert report.at_t0 == {}
-    return kernel
-
-
-def close(got: Tensor, expected: Tensor) -> bool:
-    return torch.allclose(got, expected, rtol=1e-4, atol=1e-4)
+def client(daemon: DemoDaemon, tmp_path: Path) -> Iterator[None]:
+    with client_of(daemon, tmp_path / "cache"):
+        yield
 
 
 def test_a_function_is_served_at_t2_without_a_word_to_the_daemon() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 
@@ -14,7 +16,7 @@ pytest_plugins = ["pytester"]
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project of its own whose conftest.py is ours, so that its golden folder is scratch."""
-    pytester.makeini("[pytest]\nmarkers =\n    gpu: needs a CUDA device\n")
+    pytester.makeini("[pytest]\nmarkers =\n    gpu(count=1): needs so many CUDA devices\n")
     pytester.makeconftest(CONFTEST.read_text(encoding="utf-8"))
     return pytester
 
@@ -49,5 +51,25 @@ def test_gpu_tests_are_reported_as_not_run(
     result = project.runpytest("-q")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(
-        ["*not run: no CUDA device*", "not run *::test_it", "1 tests marked*"]
+        ["*not run: too few CUDA devices*", "not run *::test_it", "1 tests marked*"]
     )
+
+
+def test_what_needs_more_devices_than_there_are_is_not_run(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    project.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.gpu
+        def test_one(): pass
+
+        @pytest.mark.gpu(2)
+        def test_two(): raise AssertionError
+        """
+    )
+    result = project.inline_run("-q")
+    result.assertoutcome(passed=1, skipped=1)
