@@ -18,7 +18,7 @@ from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
 from nearhint._registration import Phase, Registration
 from nearhint._state import QUIET_S, SessionState
-from nearhint._tuning import ASK_ATTEMPTS, POLL_S, RETRY_S, Tuning, failure
+from nearhint._tuning import ASK_ATTEMPTS, POLL_S, RETRY_S, Tuning, failure, pause_s
 from nearhint._watch import TableBatch, Watch, WatchEnded
 from nearhint.connection import Connection
 from nearhint.counters import Counters
@@ -107,7 +107,7 @@ class Dialogue:
         dues = [
             registration.due_s
             for registration in state.registrations.values()
-            if registration.phase in {Phase.NEW, Phase.LOWERING}
+            if registration.phase in {Phase.NEW, Phase.LOWERING, Phase.PUT_OFF}
         ]
         dues += [self._tuning.next_due_s(), state.refresh_due_s()]
         if state.watch is None and state.change_seq is not None:
@@ -152,7 +152,7 @@ class Dialogue:
         try:
             if registration.phase is Phase.LOWERING and not self._is_lowered(registration):
                 return False
-            if registration.phase is Phase.NEW:
+            if registration.phase in {Phase.NEW, Phase.PUT_OFF}:
                 return self._register(registration, handle)
         except LOST:
             raise
@@ -225,8 +225,13 @@ class Dialogue:
         if operation.state == _DONE:
             registration.phase = Phase.NEW
             return True
-        registration.phase = Phase.REFUSED
         registration.reason = failure(operation)
+        if operation.passing:
+            registration.phase = Phase.PUT_OFF
+            registration.due_s = self._clock() + pause_s(registration.put_offs)
+            registration.put_offs += 1
+        else:
+            registration.phase = Phase.REFUSED
         return False
 
     # ------------------------------------------------------------------ Tables and Artifacts

@@ -7,6 +7,7 @@ there is a final reason why it never will.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,8 +41,14 @@ class Phase(Enum):
     """The daemon makes its Plan."""
     PLANNED = auto()
     """The Plan is here."""
+    PUT_OFF = auto()
+    """There is no Plan, for a reason that may pass: to be registered again when it is time."""
     REFUSED = auto()
     """There will be no Plan from this daemon."""
+
+
+NO_PLAN = frozenset({Phase.PUT_OFF, Phase.REFUSED})
+"""The daemon was asked, and has none; `settle` does not wait for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,8 @@ class Site:
 class Demand:
     """One bucket of one Kernel beside one Fallback; `sizes` and `dims` met it first.
 
-    `is_named`: it is not the bucket that is wanted, but `dims`.
+    `is_named`: it is not the bucket that is wanted, but `dims`. What is `final` for a reason that
+    may pass is asked for again when it is time (`again_s`).
     """
 
     site: Site
@@ -69,12 +77,25 @@ class Demand:
     operation: str = ""
     attempts: int = 0
     final: str = ""
+    put_offs: int = 0
+    again_s: float = math.inf
     was_met: bool = False
 
     @property
     def is_open(self) -> bool:
         """Nobody was asked yet, and nothing final is known."""
         return not self.operation and not self.final
+
+    def put_off(self, until_s: float) -> None:
+        """It is to be asked for again then."""
+        self.put_offs += 1
+        self.again_s = until_s
+
+    def reopen(self) -> None:
+        """It may be asked for as if nobody had been."""
+        self.operation = self.final = ""
+        self.attempts = 0
+        self.again_s = math.inf
 
 
 @dataclass(slots=True)
@@ -91,6 +112,7 @@ class Registration:
     due_s: float = 0.0
     failures: int = 0
     attempts: int = 0
+    put_offs: int = 0
     plan: Plan | None = None
     sites: tuple[Site, ...] = ()
     used: dict[Sizes, None] = field(default_factory=dict[Sizes, None])
@@ -139,10 +161,10 @@ class Registration:
         self.due_s = 0.0
         self.failures = 0
         self.attempts = 0
+        self.put_offs = 0
         for demand in self.demands.values():
-            demand.operation = ""
-            demand.final = ""
-            demand.attempts = 0
+            demand.reopen()
+            demand.put_offs = 0
             demand.was_met = False
 
     def delay(self, now_s: float, first_s: float, longest_s: float) -> None:

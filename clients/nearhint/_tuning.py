@@ -1,12 +1,14 @@
 """Tuning: asking for the buckets that calls have met, once each, and what became of it.
 
 A bucket is asked for when no Table has it at tier 2. The operation that the daemon answers with is
-looked at now and then; when it has ended and the bucket is still not there, that is final. Where a
-Table says why its Kernel has no Variants, nobody is asked until another Table comes.
+looked at now and then; when it has ended and the bucket is still not there, that is final, unless
+the reason may pass, as a full device does: then it is asked for again by and by. Where a Table says
+why its Kernel has no Variants, nobody is asked until another Table comes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from nearhint._chance import Chance
@@ -24,6 +26,9 @@ POLL_S = (0.05, 2.0)
 """The first and the longest pause between two looks at an operation."""
 RETRY_S = (1.0, 30.0)
 """The first and the longest pause before something that the daemon refused is tried again."""
+AGAIN_S = (40.0, 600.0)
+"""The first and the longest pause before work that failed for a reason that may pass is asked for
+again; for half a minute the daemon answers with the failure that it has."""
 ASK_ATTEMPTS = 3
 
 
@@ -55,6 +60,7 @@ class Tuning:
         dues = [due for due, _ in self._polls.values()]
         if any(self._open_demands(each) for each in self._state.registrations.values()):
             dues.append(self._ask_due_s)
+        dues += [demand.again_s for demand in self._unanswered()]
         return min(dues, default=float("inf"))
 
     def _open_demands(self, registration: Registration) -> list[Demand]:
@@ -71,7 +77,11 @@ class Tuning:
 
     def ask(self) -> None:
         """Asks for every open demand."""
-        if self._ask_due_s > self._clock():
+        now = self._clock()
+        for demand in self._unanswered():
+            if demand.again_s <= now:
+                demand.reopen()
+        if self._ask_due_s > now:
             return
         for registration, handle in self._state.alive():
             for together in _calls(self._askable(registration)):
@@ -130,7 +140,7 @@ class Tuning:
         for name, (due_s, pause_s) in list(self._polls.items()):
             if due_s > now:
                 continue
-            unmet = [demand for demand in self._unmet() if demand.operation == name]
+            unmet = [demand for demand in self._unanswered() if demand.operation == name]
             if not unmet:
                 del self._polls[name]
                 continue
@@ -153,15 +163,17 @@ class Tuning:
             del self._polls[name]
             self._conclude(operation, unmet)
 
-    def _unmet(self) -> Iterator[Demand]:
+    def _unanswered(self) -> Iterator[Demand]:
+        """What was not brought, unless it is known that it will not come."""
         copies = self._state.copies
         for registration in self._state.registrations.values():
             for demand in registration.demands.values():
-                if not demand.final and not copies.is_met(demand):
+                may_come = not demand.final or demand.again_s < math.inf
+                if may_come and not copies.is_met(demand):
                     yield demand
 
     def _conclude(self, operation: operation_service_pb2.Operation, demands: list[Demand]) -> None:
-        """An operation has ended: what it did not bring will not come."""
+        """An operation has ended: what it did not bring will not come, or not for now."""
         self._get_tables({demand.site.kernel for demand in demands})
         self._state.refresh(self._clock)
         copies = self._state.copies
@@ -175,6 +187,8 @@ class Tuning:
                     if operation.state == operation_service_pb2.OPERATION_STATE_DONE
                     else failure(operation)
                 )
+                if operation.passing:
+                    demand.put_off(self._clock() + pause_s(demand.put_offs))
 
 
 def _calls(wanted: Sequence[Demand]) -> Iterator[list[Demand]]:
@@ -185,6 +199,12 @@ def _calls(wanted: Sequence[Demand]) -> Iterator[list[Demand]]:
         for start in range(0, len(sizes), HINTS_A_CALL):
             some = set(sizes[start : start + HINTS_A_CALL])
             yield [demand for demand in alike if demand.sizes in some]
+
+
+def pause_s(times: int) -> float:
+    """How long to wait after a failure that may pass, when there were so many before."""
+    first_s, longest_s = AGAIN_S
+    return min(longest_s, first_s * 2.0 ** min(times, 16))
 
 
 def failure(operation: operation_service_pb2.Operation) -> str:

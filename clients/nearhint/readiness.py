@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from nearhint import session as sessions_of_process
 from nearhint._engine import Inquiry
-from nearhint._registration import SEARCHED_TIER, Demand, Phase, Registration
+from nearhint._registration import NO_PLAN, SEARCHED_TIER, Demand, Phase, Registration
 from nearhint._state import SessionState
 from nearhint.session import Session, counters
 
@@ -19,7 +19,7 @@ class SettleReport:
     """How far the Kernels are that this process has used, at the sizes it used them with.
 
     `at_t2`: measured there, and the winner serves (it may be the original ops). `at_t0`: the
-    original ops serve, for the final reason given. `pending`: neither yet. Kernels are named by
+    original ops serve, for the reason given. `pending`: neither yet. Kernels are named by
     identity; a Program without a Plan by its label.
     """
 
@@ -54,7 +54,8 @@ def settle(*, timeout_s: float = 60.0) -> SettleReport:
     """Waits until every Kernel that this process has used is at T2 at the sizes it was used with.
 
     For benchmarks, tests and warm-up; never for serving. It never raises; when the time is up, the
-    report says what is still pending. A Kernel with a final reason for T0 is not waited for.
+    report says what is still pending. A Kernel with a reason for T0 is not waited for, also where
+    that may pass: where a device was full, the work is asked for again by and by.
 
     >>> settle(timeout_s=0.1).settled  # nothing was used
     True
@@ -96,7 +97,7 @@ def progress(state: SessionState) -> SettleReport:
     at_t0: dict[str, str] = {}
     pending: set[str] = set()
     for registration, handle in state.alive():
-        if registration.phase is Phase.REFUSED and registration.plan is None:
+        if registration.phase in NO_PLAN and registration.plan is None:
             at_t0[registration.name] = registration.reason
             continue
         if registration.plan is None:
@@ -134,7 +135,7 @@ def _why_never(state: SessionState, registration: Registration, demand: Demand) 
     """Why a search is not waited for, as far as is known now; empty where it is."""
     if demand.final or demand.operation:
         return demand.final
-    if registration.phase is Phase.REFUSED:
+    if registration.phase in NO_PLAN:
         return registration.reason
     is_current = registration.phase is Phase.PLANNED
     return state.copies.refusal(demand.site.kernel) if is_current else ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from nearhint_daemon.errors import BudgetSpent, OperationUnknown, QueueFull
-from nearhint_daemon.jobs import OPEN_STATES, JobQueue
+from nearhint_daemon.jobs import OPEN_STATES, PASSING_CODES, JobQueue
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.unbroken import to_its_end
 
@@ -33,7 +33,8 @@ class OperationState(Enum):
 class Operation:
     """One caller's work; `code` and `message` are of the first part that failed.
 
-    `skipped` parts have ended undone, as the budget was spent, and have not failed.
+    `skipped` parts have ended undone, as the budget was spent, and have not failed. `passing` ones
+    have failed for what says nothing about the work.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Operation:
     done: int = 0
     failed: int = 0
     skipped: int = 0
+    passing: int = 0
     state: OperationState = OperationState.RUNNING
     code: str = ""
     message: str = ""
@@ -56,6 +58,7 @@ class Operation:
             self.skipped += 1
         elif row.state != "done":
             self.failed += 1
+            self.passing += row.code in PASSING_CODES
             if not self.code:
                 self.code, self.message = row.code, row.message
         if self.done >= self.total and self.state is OperationState.RUNNING:

@@ -62,6 +62,7 @@ def test_what_a_full_device_could_not_do_is_done_when_it_has_room(
             failed = await daemon.client.tuned(registered, 64)
             assert failed.state == operation_service_pb2.OPERATION_STATE_FAILED
             assert SAID in failed.error.message
+            assert failed.passing == failed.failed > 0
             assert ("job_failed", "DEVICE_FULL") in told
             rows = daemon.core.store.read_now(lambda reading: list(reading.where(VariantRow)))
             assert {row.state for row in rows} <= {"compiled", "verified"}
@@ -89,7 +90,7 @@ def test_what_a_full_device_kept_from_being_crossed_is_crossed_when_it_has_room(
         async with running(tmp_path, bench=FakeBenchPool(faults=full)) as daemon:
             registered = await daemon.client.register(chain(1))
             asked = await daemon.client.tuned(registered, *HINTS)
-            assert (asked.done, asked.failed) == (5, 1)
+            assert (asked.done, asked.failed, asked.passing) == (5, 1, 1)
             (table,) = await daemon.client.tables_of(registered)
             assert sorted(list(row.dims) for row in table.hints) == [[64], [1024]]
             full.lasts = False

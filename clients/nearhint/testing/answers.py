@@ -88,8 +88,8 @@ class FakeAnswers:
             program_id=program.id, target_id=TARGET_ID, operation=operation
         )
 
-    def finish(self, operation_id: str, *, error: str = "") -> None:
-        """An operation ends, well or with an error."""
+    def finish(self, operation_id: str, *, error: str = "", passing: int = 0) -> None:
+        """An operation ends, well or with an error; that of `passing` parts may pass."""
         operation = self.store.operations[operation_id]
         operation.state = (
             operation_service_pb2.OPERATION_STATE_FAILED
@@ -97,6 +97,7 @@ class FakeAnswers:
             else operation_service_pb2.OPERATION_STATE_DONE
         )
         operation.error.message = error
+        operation.passing = passing
 
     def artifact(self, binary: bytes) -> str:
         """Keeps a binary; its sha256."""

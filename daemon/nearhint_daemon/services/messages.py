@@ -44,6 +44,7 @@ def operation_message(operation: Operation) -> operation_service_pb2.Operation:
         error=status_of(operation.code, operation.message) if failed and operation.code else None,
         create_time=created,
         skipped=operation.skipped,
+        passing=operation.passing,
     )
 
 

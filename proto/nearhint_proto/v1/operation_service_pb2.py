@@ -26,29 +26,29 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)nearhint_proto/v1/operation_service.proto\x12\x0bnearhint.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\xd5\x01\n\tOperation\x12\n\n\x02id\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.nearhint.v1.OperationState\x12\x0c\n\x04\x64one\x18\x03 \x01(\r\x12\r\n\x05total\x18\x04 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\r\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.google.rpc.Status\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07skipped\x18\x08 \x01(\r\"!\n\x13GetOperationRequest\x12\n\n\x02id\x18\x01 \x01(\t\"A\n\x14GetOperationResponse\x12)\n\toperation\x18\x01 \x01(\x0b\x32\x16.nearhint.v1.Operation\"#\n\x15WatchOperationRequest\x12\n\n\x02id\x18\x01 \x01(\t\"C\n\x16WatchOperationResponse\x12)\n\toperation\x18\x01 \x01(\x0b\x32\x16.nearhint.v1.Operation\"$\n\x16\x43\x61ncelOperationRequest\x12\n\n\x02id\x18\x01 \x01(\t\"D\n\x17\x43\x61ncelOperationResponse\x12)\n\toperation\x18\x01 \x01(\x0b\x32\x16.nearhint.v1.Operation*\xa3\x01\n\x0eOperationState\x12\x1f\n\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17OPERATION_STATE_RUNNING\x10\x01\x12\x18\n\x14OPERATION_STATE_DONE\x10\x02\x12\x1a\n\x16OPERATION_STATE_FAILED\x10\x03\x12\x1d\n\x19OPERATION_STATE_CANCELLED\x10\x04\x32\xa2\x02\n\x10OperationService\x12S\n\x0cGetOperation\x12 .nearhint.v1.GetOperationRequest\x1a!.nearhint.v1.GetOperationResponse\x12[\n\x0eWatchOperation\x12\".nearhint.v1.WatchOperationRequest\x1a#.nearhint.v1.WatchOperationResponse0\x01\x12\\\n\x0f\x43\x61ncelOperation\x12#.nearhint.v1.CancelOperationRequest\x1a$.nearhint.v1.CancelOperationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)nearhint_proto/v1/operation_service.proto\x12\x0bnearhint.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"\xe6\x01\n\tOperation\x12\n\n\x02id\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.nearhint.v1.OperationState\x12\x0c\n\x04\x64one\x18\x03 \x01(\r\x12\r\n\x05total\x18\x04 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\r\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.google.rpc.Status\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07skipped\x18\x08 \x01(\r\x12\x0f\n\x07passing\x18\t \x01(\r\"!\n\x13GetOperationRequest\x12\n\n\x02id\x18\x01 \x01(\t\"A\n\x14GetOperationResponse\x12)\n\toperation\x18\x01 \x01(\x0b\x32\x16.nearhint.v1.Operation\"#\n\x15WatchOperationRequest\x12\n\n\x02id\x18\x01 \x01(\t\"C\n\x16WatchOperationResponse\x12)\n\toperation\x18\x01 \x01(\x0b\x32\x16.nearhint.v1.Operation\"$\n\x16\x43\x61ncelOperationRequest\x12\n\n\x02id\x18\x01 \x01(\t\"D\n\x17\x43\x61ncelOperationResponse\x12)\n\toperation\x18\x01 \x01(\x0b\x32\x16.nearhint.v1.Operation*\xa3\x01\n\x0eOperationState\x12\x1f\n\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17OPERATION_STATE_RUNNING\x10\x01\x12\x18\n\x14OPERATION_STATE_DONE\x10\x02\x12\x1a\n\x16OPERATION_STATE_FAILED\x10\x03\x12\x1d\n\x19OPERATION_STATE_CANCELLED\x10\x04\x32\xa2\x02\n\x10OperationService\x12S\n\x0cGetOperation\x12 .nearhint.v1.GetOperationRequest\x1a!.nearhint.v1.GetOperationResponse\x12[\n\x0eWatchOperation\x12\".nearhint.v1.WatchOperationRequest\x1a#.nearhint.v1.WatchOperationResponse0\x01\x12\\\n\x0f\x43\x61ncelOperation\x12#.nearhint.v1.CancelOperationRequest\x1a$.nearhint.v1.CancelOperationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nearhint_proto.v1.operation_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPERATIONSTATE']._serialized_start=649
-  _globals['_OPERATIONSTATE']._serialized_end=812
+  _globals['_OPERATIONSTATE']._serialized_start=666
+  _globals['_OPERATIONSTATE']._serialized_end=829
   _globals['_OPERATION']._serialized_start=117
-  _globals['_OPERATION']._serialized_end=330
-  _globals['_GETOPERATIONREQUEST']._serialized_start=332
-  _globals['_GETOPERATIONREQUEST']._serialized_end=365
-  _globals['_GETOPERATIONRESPONSE']._serialized_start=367
-  _globals['_GETOPERATIONRESPONSE']._serialized_end=432
-  _globals['_WATCHOPERATIONREQUEST']._serialized_start=434
-  _globals['_WATCHOPERATIONREQUEST']._serialized_end=469
-  _globals['_WATCHOPERATIONRESPONSE']._serialized_start=471
-  _globals['_WATCHOPERATIONRESPONSE']._serialized_end=538
-  _globals['_CANCELOPERATIONREQUEST']._serialized_start=540
-  _globals['_CANCELOPERATIONREQUEST']._serialized_end=576
-  _globals['_CANCELOPERATIONRESPONSE']._serialized_start=578
-  _globals['_CANCELOPERATIONRESPONSE']._serialized_end=646
-  _globals['_OPERATIONSERVICE']._serialized_start=815
-  _globals['_OPERATIONSERVICE']._serialized_end=1105
+  _globals['_OPERATION']._serialized_end=347
+  _globals['_GETOPERATIONREQUEST']._serialized_start=349
+  _globals['_GETOPERATIONREQUEST']._serialized_end=382
+  _globals['_GETOPERATIONRESPONSE']._serialized_start=384
+  _globals['_GETOPERATIONRESPONSE']._serialized_end=449
+  _globals['_WATCHOPERATIONREQUEST']._serialized_start=451
+  _globals['_WATCHOPERATIONREQUEST']._serialized_end=486
+  _globals['_WATCHOPERATIONRESPONSE']._serialized_start=488
+  _globals['_WATCHOPERATIONRESPONSE']._serialized_end=555
+  _globals['_CANCELOPERATIONREQUEST']._serialized_start=557
+  _globals['_CANCELOPERATIONREQUEST']._serialized_end=593
+  _globals['_CANCELOPERATIONRESPONSE']._serialized_start=595
+  _globals['_CANCELOPERATIONRESPONSE']._serialized_end=663
+  _globals['_OPERATIONSERVICE']._serialized_start=832
+  _globals['_OPERATIONSERVICE']._serialized_end=1122
 # @@protoc_insertion_point(module_scope)

@@ -65,6 +65,7 @@ class Operation(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
+    PASSING_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its name."""
     state: Global___OperationState.ValueType
@@ -77,6 +78,10 @@ class Operation(_message.Message):
     """Parts that failed."""
     skipped: _builtins.int
     """Parts that were not done, as the request's budget was spent; they have ended, and not failed."""
+    passing: _builtins.int
+    """Parts among those that failed that say nothing about the work itself, as where a device was full:
+    asked for again later, they may be done.
+    """
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """The error, if it failed."""
@@ -96,10 +101,11 @@ class Operation(_message.Message):
         error: _status_pb2.Status | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         skipped: _builtins.int = ...,
+        passing: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "error", b"error", "failed", b"failed", "id", b"id", "skipped", b"skipped", "state", b"state", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "error", b"error", "failed", b"failed", "id", b"id", "passing", b"passing", "skipped", b"skipped", "state", b"state", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
