@@ -21,7 +21,8 @@ from nearhint_rules.program import DTYPES
 CASE_POINTS = 180_000
 """Points of the iteration space that an awkward size may have."""
 CASE_BYTES = 1 << 28
-"""Of all parameters at such a size: where strides are symbols, few points may lie far apart."""
+"""Of all parameters at such a size, tables that are the same at all sizes left out: where strides
+are symbols, few points may lie far apart."""
 PLACES = ("i64", "i32")
 """Dtypes of integers that hold any place."""
 LONG_SUM, PLACES_OF_LONG = 100, 61
@@ -31,7 +32,7 @@ FULL_SHARE = 0.95
 """Of those: one size has at least so many, where any does. More than a cache holds may be walked
 otherwise than less."""
 FULL_BYTES = 1 << 26
-"""Of the parameters at that size: strides are symbols, too, and add none of its points."""
+"""Of these parameters at that size: strides are symbols, too, and add none of its points."""
 EXACT_POINTS = 1 << 22
 """Points up to which an index that is not monotone is evaluated everywhere."""
 
@@ -50,6 +51,8 @@ TOGETHER: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((256, 666), (1, 256, 666)),  # ... those of narrow elements, too, and a part of a tile
     ((1,),),
 )
+FEW = 6
+"""Rows of these where tables take more than `CASE_BYTES`: each run has them anew."""
 ALONE: tuple[tuple[int, ...], ...] = (
     # For each row and symbol: that size, with all others the first later number that fits.
     (3, 2), (19, 2), (37, 2), (53, 2), (64, 2),  # rows of one, two, three, four vectors
@@ -189,7 +192,8 @@ def _awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
         for size, *others in ALONE
         for place in range(count)
     )
-    for row in (*TOGETHER, *alone):
+    tables = table_bytes(kernel)
+    for row in (*TOGETHER, *alone) if tables <= CASE_BYTES else TOGETHER[:FEW]:
         for pattern in row:
             found = _fit(kernel, guard, pattern)
             if found is None:
@@ -200,7 +204,7 @@ def _awkward_sizes(kernel: ir.Kernel, guard: Guard) -> Iterator[Sizes]:
                 most = max(most, found.points)
                 yield found
             break
-    if kernel.symbols and most < FULL_SHARE * CASE_POINTS:
+    if kernel.symbols and most < FULL_SHARE * CASE_POINTS and tables <= CASE_BYTES:
         found = _fullest(kernel, guard)
         if (
             found is not None
@@ -219,6 +223,7 @@ def _overlaps_at(kernel: ir.Kernel, dims: tuple[tuple[str, int], ...]) -> bool:
 def _fullest(kernel: ir.Kernel, guard: Guard) -> Sizes | None:
     """The Kernel at the largest size of all symbols that fits, and then at the largest of each."""
     found: Sizes | None = None
+    tables = table_bytes(kernel)
     pattern = [0] * len(kernel.symbols)
     for places in (range(len(pattern)), *((place,) for place in range(len(pattern)))):
         low, high = pattern[places[0]], CASE_POINTS + 1
@@ -226,7 +231,7 @@ def _fullest(kernel: ir.Kernel, guard: Guard) -> Sizes | None:
             middle = (low + high) // 2
             wanted = [middle if place in places else size for place, size in enumerate(pattern)]
             fitting = _fit(kernel, guard, wanted)
-            if fitting is None or fitting.size_bytes(kernel) > FULL_BYTES:
+            if fitting is None or fitting.size_bytes(kernel) > FULL_BYTES + tables:
                 high = middle
             else:
                 found, low = fitting, middle
@@ -261,7 +266,20 @@ def _fit(kernel: ir.Kernel, guard: Guard, pattern: Sequence[int]) -> Sizes | Non
         found = sizes_at(kernel, dims)
     except InvalidExpression:
         return None
-    return found if found.size_bytes(kernel) <= CASE_BYTES else None
+    return found if found.size_bytes(kernel) <= CASE_BYTES + table_bytes(kernel) else None
+
+
+@lru_cache(maxsize=64)
+def table_bytes(kernel: ir.Kernel) -> int:
+    """Bytes of the tables that are the same at all sizes, as that of a vocabulary is."""
+    elements: dict[int, int] = {}
+    for node in kernel.body:
+        match node:
+            case ir.Gather(param, _, ex.Int(stride), ex.Int(size), _):
+                elements[param] = max(elements.get(param, 0), stride * size)
+            case _:
+                continue
+    return sum(count * DTYPES[kernel.params[param].dtype] for param, count in elements.items())
 
 
 def _extents(kernel: ir.Kernel) -> tuple[ex.Expr, ...]:

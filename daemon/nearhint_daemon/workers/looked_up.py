@@ -31,11 +31,14 @@ _SAME_VALUES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A value that names places along a dim of `size`; negative ones count from its end."""
+    """A value that names places along a dim of `size` of a table; `wraps`: negative ones count from
+    its end."""
 
     value: int
     size: Expr
     wraps: bool
+    table: int
+    dim: int
 
 
 def places_of(node: pr.Node, types: tuple[pr.ValueType, ...]) -> Iterator[Place]:
@@ -58,7 +61,7 @@ def places_of(node: pr.Node, types: tuple[pr.ValueType, ...]) -> Iterator[Place]
     kind = types[table]
     if isinstance(kind, pr.TensorType) and kind.shape:
         for dim, value in dims:
-            yield Place(value, kind.shape[dim], node.op.endswith("index.Tensor"))
+            yield Place(value, kind.shape[dim], node.op.endswith("index.Tensor"), table, dim)
 
 
 def source_of(program: pr.Program, value: int) -> int | None:

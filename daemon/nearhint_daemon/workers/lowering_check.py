@@ -5,7 +5,7 @@ itself. It runs at small sizes within the Program's assumed ranges, 1 and primes
 symbol another prime, so that exchanged dimensions show) and multiples of what sizes are divided by
 (blocks need them), once with small inputs, where an epsilon that was left out is large. Where sizes
 that are no symbols make even the smallest space large, slabs of it are compared (`reference`) with
-their part of what the ops make.
+their part of what the ops make. Tables that are large have fewer places (`small_tables`).
 
 A Kernel's constants may be rounded to f32, as eager's are: that moves a remainder by as much as it
 moves the whole, and half floats are so few that some lie just where it makes a quotient's floor
@@ -38,6 +38,7 @@ from nearhint_daemon.workers.inputs import (
 )
 from nearhint_daemon.workers.interpreter import Output, SpaceTooLargeError, interpret
 from nearhint_daemon.workers.reference import slab, slab_windows
+from nearhint_daemon.workers.small_tables import with_small_tables
 from nearhint_daemon.workers.ties import is_as_good, rounded_arg
 from nearhint_daemon.workers.tolerance import (
     EXACT,
@@ -59,7 +60,8 @@ PATTERNS: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((17, 1, 13, 1), (5, 1)),
     ((16, 32, 8), (8, 4, 2), (4, 2)),
 )
-CASE_BYTES = 256 << 20
+CASE_BYTES, WIDENED = 256 << 20, 4
+"""What all values of a case may take, and how many times what they take as they are: f16 in f64."""
 CASE_POINTS = 1 << 20
 """Points that are interpreted at once, of a case; beyond them its slabs are."""
 SMALL_SCALE = 2.0**-7
@@ -88,7 +90,9 @@ def check_lowering(
     Raises `OpNotAllowed`.
     """
     worst, count = 0.0, 0
-    refusal = "no sizes are small enough"
+    if _f64_bytes(fallback, within_ranges(fallback.program, (1,))) > CASE_BYTES:
+        kernel, fallback = with_small_tables(kernel, fallback)
+    refusal = f"its values take more than {CASE_BYTES} bytes in f64 at any sizes"
     generator = torch.Generator().manual_seed(seed)
     for sizes, scale in _cases(fallback):
         try:
@@ -107,7 +111,7 @@ def _cases(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
     for steps, row in product(({}, _steps(fallback)), PATTERNS):
         for pattern in row:
             sizes = within_ranges(fallback.program, pattern, steps=steps)
-            if not _is_small(fallback, sizes):
+            if _f64_bytes(fallback, sizes) > CASE_BYTES:
                 continue
             if tuple(sizes.values()) not in seen:
                 yield sizes, 1.0 if len(seen) != 1 else SMALL_SCALE
@@ -134,11 +138,12 @@ def _steps(fallback: Fallback) -> dict[str, int]:
     return steps
 
 
-def _is_small(fallback: Fallback, sizes: Mapping[str, int]) -> bool:
+def _f64_bytes(fallback: Fallback, sizes: Mapping[str, int]) -> float:
+    """What all values take at most; infinite at sizes at which there are none."""
     try:
-        return size_bytes(fallback.program, sizes) * 4 <= CASE_BYTES
+        return WIDENED * size_bytes(fallback.program, sizes)
     except (FallbackInvalid, InvalidExpression):
-        return False
+        return math.inf
 
 
 def kernel_dims(kernel: ir.Kernel, fallback: Fallback, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -16,7 +16,6 @@ from nearhint import session
 from nearhint._handles import OUTBOX_LIMIT
 from nearhint._state import SessionState
 from nearhint._tables import FETCH_ATTEMPTS
-from nearhint._tuning import ASK_ATTEMPTS, pause_s
 from nearhint.session import ProgramHandle, Session, session_for
 from nearhint.testing import FakeDaemon
 
@@ -106,75 +105,6 @@ def test_a_failed_operation_is_a_final_reason(daemon: FakeDaemon, loaded: list[b
     report = nearhint.settle(timeout_s=10)
     assert report.settled
     assert report.at_t0 == {"doubling": "the lowering worker died"}
-
-
-def test_a_failed_operation_whose_reason_may_pass_is_asked_for_again(
-    daemon: FakeDaemon,
-    loaded: list[bytes],
-    eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nearhint._tuning.AGAIN_S", (0.01, 0.05))
-    daemon.lowering(doubling.program(), "lower-1")
-    handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
-    daemon.finish("lower-1", error="the device is full", passing=1)
-    daemon.wait_asked("RegisterProgram", times=3)
-    serve(daemon, 64)
-    eventually(lambda: handle.snapshot is not None)
-
-
-def test_a_plan_that_may_yet_come_is_not_waited_for(
-    daemon: FakeDaemon, loaded: list[bytes]
-) -> None:
-    daemon.lowering(doubling.program(), "lower-1")
-    handle = open_session(daemon).register(doubling.program())
-    daemon.finish("lower-1", error="the device is full", passing=1)
-    assert not handle.wait_ready(FOREVER_S)
-    report = nearhint.settle(timeout_s=FOREVER_S)
-    assert report.at_t0 == {"doubling": "the device is full"}
-
-
-@pytest.mark.parametrize("error", ["the device is full", ""], ids=["all_of_it", "a_part"])
-def test_a_bucket_that_was_not_tuned_for_what_may_pass_is_asked_for_again(
-    error: str,
-    daemon: FakeDaemon,
-    loaded: list[bytes],
-    eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nearhint._tuning.AGAIN_S", (0.01, 0.05))
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
-    handle.want({"s0": 4096})
-    for asked in range(ASK_ATTEMPTS + 2):
-        daemon.wait_asked("EnsureKernels", times=asked + 1)
-        name = f"ensure-{asked}"
-        eventually(partial(daemon.store.operations.__contains__, name))
-        daemon.finish(name, error=error, passing=1)
-    daemon.wait_asked("EnsureKernels", times=ASK_ATTEMPTS + 3)
-    daemon.publish(doubling.table(64, 4096, generation=2))
-    assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
-
-
-def test_a_bucket_that_may_yet_be_tuned_is_not_waited_for(
-    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
-) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
-    handle.want({"s0": 4096})
-    daemon.wait_asked("EnsureKernels")
-    eventually(lambda: "ensure-0" in daemon.store.operations)
-    daemon.finish("ensure-0", error="the device is full", passing=1)
-    report = nearhint.settle(timeout_s=FOREVER_S)
-    assert report.at_t0 == {doubling.KERNEL: "the device is full"}
-
-
-def test_what_fails_again_is_asked_for_after_longer_pauses() -> None:
-    assert [pause_s(times) for times in range(6)] == [40, 80, 160, 320, 600, 600]
-    assert pause_s(10_000) == 600
 
 
 def test_a_bucket_is_asked_for_once_however_often_it_is_met(
@@ -504,66 +434,6 @@ def test_a_daemon_that_refuses_costs_a_fallback_and_no_exception(
     if rpc != "WatchTables":
         snapshot = handle.snapshot
         assert snapshot is None or snapshot.choose(0, (64,)).kernel is None
-
-
-def test_a_daemon_without_room_is_asked_again(
-    daemon: FakeDaemon,
-    loaded: list[bytes],
-    eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.01, 0.05))
-    serve(daemon, 64)
-    daemon.fail("RegisterProgram", grpc.StatusCode.RESOURCE_EXHAUSTED)
-    handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
-    assert handle.is_answered
-    daemon.wait_asked("RegisterProgram", times=3)
-    daemon.fail("RegisterProgram", None)
-    eventually(lambda: handle.snapshot is not None)
-
-
-def test_a_daemon_that_breaks_over_a_program_is_asked_again(
-    daemon: FakeDaemon,
-    loaded: list[bytes],
-    eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.01, 0.05))
-    monkeypatch.setattr("nearhint._dialogue.ASK_ATTEMPTS", 1_000)
-    serve(daemon, 64)
-    daemon.fail("RegisterProgram", grpc.StatusCode.INTERNAL)
-    handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
-    assert handle.is_answered
-    daemon.fail("RegisterProgram", None)
-    eventually(lambda: handle.snapshot is not None)
-
-
-def test_a_daemon_that_breaks_over_a_program_each_time_is_given_up(
-    daemon: FakeDaemon, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.01, 0.05))
-    daemon.fail("RegisterProgram", grpc.StatusCode.INTERNAL)
-    handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
-    assert nearhint.settle(timeout_s=10).at_t0 == {"doubling": "daemon_failed"}
-    assert len(daemon.asked("RegisterProgram")) == ASK_ATTEMPTS
-
-
-def test_a_daemon_whose_queue_is_full_is_asked_for_a_bucket_until_there_is_room(
-    daemon: FakeDaemon, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nearhint._tuning.RETRY_S", (0.001, 0.01))
-    serve(daemon, 64)
-    daemon.fail("EnsureKernels", grpc.StatusCode.RESOURCE_EXHAUSTED)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
-    handle.want({"s0": 4096})
-    daemon.wait_asked("EnsureKernels", times=ASK_ATTEMPTS + 2)
-    daemon.fail("EnsureKernels", None)
-    daemon.publish(doubling.table(64, 4096, generation=2))
-    assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
 
 
 def test_a_binary_that_did_not_come_is_not_asked_for_again_with_each_table(

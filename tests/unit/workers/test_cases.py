@@ -15,6 +15,7 @@ from nearhint_daemon.workers import reference
 from nearhint_daemon.workers.cases import (
     CASE_BYTES,
     CASE_POINTS,
+    FEW,
     FULL_BYTES,
     LONG_SUM,
     PLACES_OF_LONG,
@@ -24,6 +25,7 @@ from nearhint_daemon.workers.cases import (
     named_places,
     sizes_at,
     stored_indices,
+    table_bytes,
 )
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import ALWAYS
@@ -187,3 +189,16 @@ def test_sizes_whose_points_lie_far_apart_are_no_larger_in_memory() -> None:
     assert max(sizes.size_bytes(kernel) for sizes in every) <= CASE_BYTES
     assert max(sizes.dims["k0"] for sizes in every) >= 1301
     assert max(sizes.dims["k1"] for sizes in every) >= 20_011
+
+
+def test_a_table_that_is_large_at_all_sizes_has_a_few_awkward_ones_beside_it() -> None:
+    kernel = parse_kernel(
+        "(kernel (symbols k0) (pointwise k0 4096) (reduction)"
+        " (params (in i64) (in bf16) (out bf16))"
+        " (body (load 0 p0) (gather 1 p1 4096 128256 0) (store 2 (+ (* 4096 p0) p1) 1)))"
+    )
+    table = table_bytes(kernel)
+    assert table == 2 * 128_256 * 4096
+    every = awkward_sizes(kernel, ALWAYS)
+    assert 3 <= len(every) <= FEW
+    assert all(table <= sizes.size_bytes(kernel) <= table + CASE_BYTES for sizes in every)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.unit.workers.building import (
     S0,
+    SYMBOLS,
     activation,
     attention_weights,
     column_sums,
@@ -21,6 +22,7 @@ from tests.unit.workers.building import (
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers import aten
 from nearhint_daemon.workers.lowering_check import check_lowering
+from nearhint_daemon.workers.small_tables import with_small_tables
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
 from nearhint_rules.plan import Fallback
@@ -411,3 +413,73 @@ def test_an_op_that_a_device_refuses_leaves_it_usable(monkeypatch: pytest.Monkey
     kernel, fallback = lowered(activation())
     found = check_lowering(kernel, fallback, seed=1)
     assert "invalid configuration argument" in found.problem
+
+
+def looked_up(
+    words: int, width: int = 48, *, op: str = "embedding.default", args: tuple[pr.Arg, ...] = ()
+) -> pr.Program:
+    """A scaled row of a table for each place."""
+    x = tensor(S0, width)
+    return pr.Program(
+        SYMBOLS[:1],
+        (tensor(words, width), tensor(S0, dtype="i64"), tensor(width)),
+        (
+            node(op, *(args or (pr.Ref(0), pr.Ref(1))), makes=(x,)),
+            node("mul.Tensor", pr.Ref(3), pr.Ref(2), makes=(x,)),
+        ),
+        (4,),
+    )
+
+
+BY_INDEX = (pr.Ref(0), (pr.Ref(1),))
+SELECTED = (pr.Ref(0), ex.Int(0), pr.Ref(1))
+HUGE = 4_000_037
+
+
+@pytest.mark.parametrize(
+    "program",
+    [looked_up(HUGE), looked_up(HUGE, op="index_select.default", args=SELECTED)],
+    ids=["embedding", "index_select"],
+)
+def test_a_table_of_a_gigabyte_is_checked_with_fewer_places(program: pr.Program) -> None:
+    kernel, fallback = lowered(program)
+    found = check_lowering(kernel, fallback, seed=1)
+    assert found.problem == ""
+    assert found.cases >= 4
+    wrong = check_lowering(edited(kernel, another_row), fallback, seed=1)
+    assert "ATen says" in wrong.problem
+
+
+def another_row(body_node: ir.BodyNode) -> ir.BodyNode:
+    match body_node:
+        case ir.Gather(size=ex.Int()):
+            return replace(body_node, stride=ex.Int(47))
+        case _:
+            return body_node
+
+
+def test_a_table_whose_number_of_places_the_kernel_has_wrong_keeps_its_own() -> None:
+    def fewer(body_node: ir.BodyNode) -> ir.BodyNode:
+        match body_node:
+            case ir.Gather(size=ex.Int(size)):
+                return replace(body_node, size=ex.Int(size - 1))
+            case _:
+                return body_node
+
+    kernel, fallback = lowered(looked_up(HUGE))
+    assert with_small_tables(edited(kernel, fewer), fallback)[1] == fallback
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        looked_up(HUGE, op="index.Tensor", args=BY_INDEX),
+        looked_up(HUGE, op="add.Tensor"),
+    ],
+    ids=["negative_places_count_from_the_end", "not_looked_up"],
+)
+def test_other_large_inputs_are_told_as_such(program: pr.Program) -> None:
+    kernel, fallback = lowered(looked_up(HUGE))
+    other = replace(fallback, program=program)
+    assert with_small_tables(kernel, other) == (kernel, other)
+    assert "bytes in f64 at any sizes" in check_lowering(kernel, other, seed=1).problem
