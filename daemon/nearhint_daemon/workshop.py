@@ -260,6 +260,7 @@ class Workshop:
                 sizes=[convert.size_hint_to_proto(sizes)],
                 threads=threads,
                 seed=self._seed_of(kernel_ir),
+                memory_limit_bytes=self.limits.measure_memory_bytes,
             )
         )
         response, _ = await self._bench("verify", request, VERIFY_TIMEOUT_S, devices, order)

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.integration.daemon_in_process import Running, kernels_in, running
-from tests.integration.fake_workers import CPU, chain
+from tests.integration.fake_workers import CPU, FakeBenchPool, chain
 from tests.integration.statuses import details
 
 from nearhint_daemon.metrics import JOB_KINDS
@@ -30,6 +30,7 @@ from nearhint_proto.v1 import (
     program_pb2,
     types_pb2,
 )
+from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.artifact import ArtifactRef, CpuLaunch
 from nearhint_rules.expr import Int
 from nearhint_rules.guard import Guard
@@ -187,6 +188,25 @@ def test_a_hint_whose_tensors_are_too_large_fails_before_anything_is_allocated(
             assert (await daemon.client.tuned(registered, 64)).failed == 0
 
     asyncio.run(scenario())
+
+
+def test_a_hint_may_take_as_much_memory_as_the_setting_says(tmp_path: Path) -> None:
+    """Also where it is verified: more than that has by default."""
+    limits: set[int] = set()
+
+    def noted(job: str, request: pb.WorkerRequest) -> None:
+        if job in {"verify_variant", "measure_hint"}:
+            limits.add(getattr(request, job).memory_limit_bytes)
+
+    async def scenario() -> None:
+        bench = FakeBenchPool(faults=noted)
+        async with running(tmp_path, bench=bench, measure_memory_bytes=2**34) as daemon:
+            registered = await daemon.client.register(chain(1, high=None))
+            assert (await daemon.client.tuned(registered, 2**30)).failed == 0
+            assert bench.asked["verify_variant"] > 0
+
+    asyncio.run(scenario())
+    assert limits == {2**34}
 
 
 @pytest.mark.parametrize(

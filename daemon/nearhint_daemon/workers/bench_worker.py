@@ -51,7 +51,7 @@ from nearhint_daemon.workers.serve import (
     serve,
 )
 from nearhint_daemon.workers.subjects import CpuSubject
-from nearhint_daemon.workers.verify import References, Runs, verify
+from nearhint_daemon.workers.verify import BYTES_LIMIT, References, Runs, verify
 from nearhint_proto.convert import (
     artifact_from_proto,
     device_to_proto,
@@ -186,6 +186,7 @@ class Bench:
                 seed=_seed(request.seed),
                 references=self._references,
                 runs=self._runs(subject),
+                limit_bytes=request.memory_limit_bytes or BYTES_LIMIT,
             )
         except DeviceBroken as error:  # by this binary: nothing else runs here
             self._state.is_damaged = True

@@ -56,7 +56,7 @@ at the largest awkward sizes: there they must share blocks of columns."""
 FAR_APART_TERMS = 16
 """Terms of a reduction from which on its largest is looked for in more than one step."""
 BYTES_LIMIT = 2 << 30
-"""Bytes that the parameters of one case may take."""
+"""Bytes that the parameters may take at a hint, where nothing else is said."""
 CACHE_BYTES = 512 << 20
 """Room for all cases of a Kernel, of which a large one takes 20 MB an output: three slabs."""
 ONE_BYTE_FLOATS = frozenset({"f8e4m3fn", "f8e5m2"})
@@ -214,8 +214,12 @@ def cases(
     *,
     threads: int,
     can_shift: bool,
+    limit_bytes: int = BYTES_LIMIT,
 ) -> Iterator[Case]:
-    """The runs that a Variant must pass, the cheapest first."""
+    """The runs that a Variant must pass, the cheapest first.
+
+    Raises `MemoryLimitExceeded` where the parameters take more bytes at a hint.
+    """
     awkward = awkward_sizes(kernel, guard)
     many = max(threads, MANY_THREADS)
     for turn, sizes in enumerate(sorted(awkward, key=lambda found: found.points)):
@@ -239,9 +243,9 @@ def cases(
         if not size_facts_hold(guard, hint):
             continue
         sizes = hinted_sizes(kernel, tuple(hint.items()))
-        if sizes.size_bytes(kernel) > BYTES_LIMIT:
+        if sizes.size_bytes(kernel) > limit_bytes:
             raise MemoryLimitExceeded(
-                f"{sizes.size_bytes(kernel)} bytes at {dict(hint)}, at most {BYTES_LIMIT}"
+                f"{sizes.size_bytes(kernel)} bytes at {dict(hint)}, at most {limit_bytes}"
             )
         yield Case(sizes, "aligned", threads)
         if can_shift and number == 0:
@@ -275,16 +279,22 @@ def verify(
     seed: int,
     references: References,
     runs: Runs | None = None,
+    limit_bytes: int = BYTES_LIMIT,
 ) -> Verdict:
-    """Runs all cases, up to the first that fails; `runs` says how (None: one by one)."""
+    """Runs all cases, up to the first that fails; `runs` says how (None: one by one).
+
+    Raises `MemoryLimitExceeded`, as `cases` does.
+    """
     worst, count = 0.0, 0
     can_shift = not pointer_facts(guard)
     wanted = (
         (case, references.get(kernel, case.sizes, seed=seed, draw=case.draw))
-        for case in cases(kernel, guard, hints, threads=threads, can_shift=can_shift)
+        for case in cases(
+            kernel, guard, hints, threads=threads, can_shift=can_shift, limit_bytes=limit_bytes
+        )
     )
     with (
-        references.beginning(kernel, _large(kernel, guard, hints), seed=seed),
+        references.beginning(kernel, _large(kernel, guard, hints, limit_bytes), seed=seed),
         closing((runs or partial(one_by_one, subject))(kernel, wanted)) as each,
     ):
         for ran in each:
@@ -298,12 +308,14 @@ def verify(
     return Verdict("", worst, count, False)
 
 
-def _large(kernel: ir.Kernel, guard: Guard, hints: Sequence[Mapping[str, int]]) -> Iterator[Sizes]:
+def _large(
+    kernel: ir.Kernel, guard: Guard, hints: Sequence[Mapping[str, int]], limit_bytes: int
+) -> Iterator[Sizes]:
     """The sizes of hints whose references take numpy longer than the interpreter."""
     for hint in hints:
         if size_facts_hold(guard, hint):
             sizes = hinted_sizes(kernel, tuple(hint.items()))
-            if sizes.points > SLAB_POINTS and sizes.size_bytes(kernel) <= BYTES_LIMIT:
+            if sizes.points > SLAB_POINTS and sizes.size_bytes(kernel) <= limit_bytes:
                 yield sizes
 
 

@@ -788,12 +788,15 @@ class VerifyVariant(_message.Message):
     SIZES_FIELD_NUMBER: _builtins.int
     THREADS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     kernel_ir: _builtins.str
     """The printed IR."""
     threads: _builtins.int
     """CPU threads."""
     seed: _builtins.int
     """The seed of the random inputs."""
+    memory_limit_bytes: _builtins.int
+    """Bytes that the parameters may take at these sizes; 0: 2 GiB."""
     @_builtins.property
     def candidate(self) -> Global___Candidate:
         """The binary."""
@@ -810,10 +813,11 @@ class VerifyVariant(_message.Message):
         sizes: _abc.Iterable[_types_pb2.SizeHint] | None = ...,
         threads: _builtins.int = ...,
         seed: _builtins.int = ...,
+        memory_limit_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "kernel_ir", b"kernel_ir", "seed", b"seed", "sizes", b"sizes", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "kernel_ir", b"kernel_ir", "memory_limit_bytes", b"memory_limit_bytes", "seed", b"seed", "sizes", b"sizes", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,24 @@ def test_a_hint_is_capped_before_anything_is_allocated(tmp_path: Path) -> None:
     subject = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
     with pytest.raises(MemoryLimitExceeded):
         verdict_on(doubled(), subject, hint=1 << 40)
+
+
+@pytest.mark.parametrize(("limit_bytes", "fits"), [(8 << 20, True), ((8 << 20) - 1, False)])
+def test_a_hint_may_take_as_much_memory_as_is_said(
+    limit_bytes: int, fits: bool, tmp_path: Path
+) -> None:
+    subject = by_hand("for (int64_t i = 0; i < n; i++) y[i] = x[i] * 2;", tmp_path)
+    with nullcontext() if fits else pytest.raises(MemoryLimitExceeded):
+        verify(
+            doubled(),
+            subject,
+            ALWAYS,
+            [{"k0": 1 << 20}],
+            threads=1,
+            seed=1,
+            references=References(),
+            limit_bytes=limit_bytes,
+        )
 
 
 @pytest.mark.parametrize("hint", [20_000, 2 * DRAWN_ELEMENTS])
