@@ -16,8 +16,9 @@ DOMAIN = "nearhint"
 class DaemonError(Exception):
     """Base of all errors of the daemon; `code` is stable across releases.
 
-    `field` names the offending part of a request, `hint` says what to do, `retry_after_s` above
-    zero invites a retry. Messages never contain paths of the state directory or source text.
+    `field` names the offending part of a request, `hint` says what to do (the class's own where
+    none is given), `retry_after_s` above zero invites a retry. Messages never contain paths of the
+    state directory or source text.
     """
 
     code = "INTERNAL"
@@ -25,9 +26,10 @@ class DaemonError(Exception):
     retry_after_s = 0.0
     exit_code = ExitCode.FAILED
 
-    def __init__(self, message: str, *, field: str = "") -> None:
+    def __init__(self, message: str, *, field: str = "", hint: str = "") -> None:
         super().__init__(message)
         self.field = field
+        self.hint = hint or self.hint
 
 
 class InvalidRequest(DaemonError):

@@ -15,9 +15,9 @@ from tests.integration.fake_workers import (
     chain,
 )
 from tests.integration.operated import FAST, REASON, SLOW, Tuned, go, schedules
-from tests.integration.statuses import details
+from tests.integration.statuses import details, what_to_do
 
-from nearhint_daemon.store.rows import ActRow, VariantRow
+from nearhint_daemon.store.rows import ActRow, QuarantinedVariantRow, VariantRow
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import types_pb2, worker_pb2
@@ -107,10 +107,63 @@ def test_with_tables_for_several_targets_the_request_says_which(tmp_path: Path) 
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await kernel.pin(None)
         assert details(caught.value)["field"] == "target_id"
+        told = caught.value.details() or ""
+        assert all(target[:12] in told for target in (other, kernel.registered.target_id))
         request = pb.PinVariantRequest(kernel=kernel.kernel, fallback=True, target_id="999")
         response = await kernel.client.admin.PinVariant(request, timeout=20)
         assert response.table.target == other
         assert (await kernel.table()).pins == ()
+
+    go(tmp_path, scenario)
+
+
+def test_of_a_target_without_a_table_those_that_have_one_are_told(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        request = pb.UnpinVariantRequest(kernel=kernel.kernel, target_id="ffffffff")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kernel.client.admin.UnpinVariant(request, timeout=20)
+        assert what_to_do(caught.value) == "name one of these Targets"
+        assert kernel.registered.target_id[:12] in (caught.value.details() or "")
+
+    go(tmp_path, scenario)
+
+
+def test_a_variant_on_other_targets_is_told_with_them(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        await kernel.quarantine(FAST)
+        admin, own = kernel.client.admin, kernel.registered.target_id
+        elsewhere = pb.QuarantineVariantRequest(
+            kernel=kernel.kernel, variant=SLOW, reason=REASON, target_id="ffff"
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await admin.QuarantineVariant(elsewhere, timeout=20)
+        assert details(caught.value) == {"reason": "VARIANT_UNKNOWN", "field": "target_id"}
+        assert own[:12] in (caught.value.details() or "")
+        release = pb.ReleaseVariantRequest(kernel=kernel.kernel, variant=FAST, target_id="ffff")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await admin.ReleaseVariant(release, timeout=20)
+        assert details(caught.value) == {"reason": "VARIANT_UNKNOWN", "field": "target_id"}
+        assert own[:12] in (caught.value.details() or "")
+
+    go(tmp_path, scenario)
+
+
+def test_variants_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        row = (await kernel.quarantine(FAST)).quarantined
+        store = daemon.core.store
+        (barred,) = store.read_now(lambda reading: list(reading.where(QuarantinedVariantRow)))
+        twin = replace(barred, target="9" * 64, variant="8" * 64)
+        await store.write(lambda tx: tx.put(twin))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kernel.release(FAST)
+        assert details(caught.value) == {"reason": "SPEC_INVALID", "field": "variant"}
+        told = caught.value.details() or ""
+        assert f"{row.variant[:12]} on Target {row.target_id[:12]}" in told
+        assert f"{twin.variant[:12]} on Target {twin.target[:12]}" in told
 
     go(tmp_path, scenario)
 
@@ -267,7 +320,7 @@ def _admin(method: str, request: object) -> Act:
             timeout=20), "SPEC_INVALID", "at"),
         (lambda kernel: kernel.client.admin.PinVariant(
             pb.PinVariantRequest(kernel=kernel.kernel, fallback=True, target_id="ffffffff"),
-            timeout=20), "TABLE_UNKNOWN", "kernel"),
+            timeout=20), "TABLE_UNKNOWN", "target_id"),
         (lambda kernel: kernel.client.admin.PinVariant(
             pb.PinVariantRequest(kernel=kernel.kernel, fallback=True, target_id="cpu"),
             timeout=20), "SPEC_INVALID", "target_id"),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from nearhint_daemon.errors import InvalidRequest, TableUnknown, VariantRejected, VariantUnknown
+from nearhint_daemon.errors import (
+    DaemonError,
+    InvalidRequest,
+    TableUnknown,
+    VariantRejected,
+    VariantUnknown,
+)
 from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store import Reading, Store, queries
 from nearhint_daemon.store.rows import ArtifactRow, KernelRow, QuarantinedVariantRow, VariantRow
@@ -12,6 +18,8 @@ from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_rules.table import Variant
 
 Sizes = Mapping[str, int]
+DIGITS = 12
+"""Of identities in messages, as many as commands show."""
 
 
 class Named:
@@ -27,40 +35,38 @@ class Named:
 
         Raises `TableUnknown`, or `InvalidRequest` if there are several.
         """
-        keys = [
-            key
-            for key in self._tables.of_kernel(kernel.namespace, kernel.id)
-            if key[2].startswith(target)
-        ]
+        every = self._tables.of_kernel(kernel.namespace, kernel.id)
+        keys = [key for key in every if key[2].startswith(target)]
         match keys:
-            case []:
-                raise TableUnknown("no Table of this Kernel yet", field="kernel")
             case [key]:
                 return key
+            case [] if not every:
+                raise TableUnknown("no Table of this Kernel yet", field="kernel")
+            case []:
+                problem = f"no Table on such a Target; the Kernel's are on {_targets(every)}"
+                raise TableUnknown(problem, field="target_id", hint="name one of these Targets")
             case _:
-                raise InvalidRequest("several Targets have a Table; say which", field="target_id")
+                problem = f"several Targets have a Table; say which: {_targets(keys)}"
+                raise InvalidRequest(problem, field="target_id")
 
     def variant(self, kernel: KernelRow, name: str, *, target: str) -> VariantRow:
         """The one Variant of that identity or Schedule: the one in a Table, if several are.
 
         Raises `VariantUnknown`, or `InvalidRequest` if there are several.
         """
-        rows = [
-            row
-            for row in self._store.read_now(
-                lambda reading: queries.variants_named(reading, kernel.namespace, kernel.id, name)
-            )
-            if row.target.startswith(target)
-        ]
+        every = self._store.read_now(
+            lambda reading: queries.variants_named(reading, kernel.namespace, kernel.id, name)
+        )
+        rows = [row for row in every if row.target.startswith(target)]
         if len({row.id for row in rows}) > 1:
             keys = self._tables.of_kernel(kernel.namespace, kernel.id)
             tables = [table for key in keys if (table := self._tables.newest(key)) is not None]
             listed = {variant.id for table in tables for variant in table.variants}
             rows = [row for row in rows if row.id in listed] or rows
         if not rows:
-            raise VariantUnknown("the Kernel has no such Variant", field="variant")
+            raise _unknown("the Kernel has no such Variant", every)
         if len({row.id for row in rows}) > 1:
-            raise InvalidRequest("several Variants are named so; give more digits", field="variant")
+            raise _ambiguous({row.id: row.target for row in rows})
         return max(rows, key=lambda row: row.created_at_s)
 
     def barred(self, kernel: KernelRow, name: str, *, target: str) -> QuarantinedVariantRow:
@@ -73,21 +79,19 @@ class Named:
             namespace, kernel_id = kernel.namespace, kernel.id
             return list(reading.where(QuarantinedVariantRow, namespace=namespace, kernel=kernel_id))
 
-        rows = [
+        every = [
             row
             for row in self._store.read_now(bars)
-            if row.target.startswith(target)
-            and (row.variant.startswith(name) or row.schedule == name)
+            if row.variant.startswith(name) or row.schedule == name
         ]
+        rows = [row for row in every if row.target.startswith(target)]
         match rows:
             case []:
-                raise VariantUnknown("no such Variant is quarantined", field="variant")
+                raise _unknown("no such Variant is quarantined", every)
             case [row]:
                 return row
             case _:
-                raise InvalidRequest(
-                    "several Variants are named so; give more digits", field="variant"
-                )
+                raise _ambiguous({row.variant: row.target for row in rows})
 
     def check_servable(self, row: VariantRow) -> None:
         """Raises `VariantRejected` unless a Variant is verified, measured, there and not barred."""
@@ -119,6 +123,24 @@ class Named:
             return problems.get(states.get(variant.id, ""), "rejected since")
 
         return why
+
+
+def _targets(keys: Sequence[TableKey]) -> str:
+    return ", ".join(sorted(key[2][:DIGITS] for key in keys))
+
+
+def _unknown(problem: str, elsewhere: Sequence[VariantRow | QuarantinedVariantRow]) -> DaemonError:
+    """What was named is not there; where it is `elsewhere`, the Target is at fault."""
+    if not elsewhere:
+        return VariantUnknown(problem, field="variant")
+    targets = ", ".join(sorted({row.target[:DIGITS] for row in elsewhere}))
+    return VariantUnknown(f"{problem} on such a Target, but on {targets}", field="target_id")
+
+
+def _ambiguous(target_of: Mapping[str, str]) -> DaemonError:
+    """By identity of each Variant that was named, its Target."""
+    listed = (f"{each[:DIGITS]} on Target {on[:DIGITS]}" for each, on in sorted(target_of.items()))
+    return InvalidRequest(f"several Variants are named so: {', '.join(listed)}", field="variant")
 
 
 def dims_of(kernel: KernelRow, sizes: Sizes) -> tuple[int, ...]:
