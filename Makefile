@@ -84,5 +84,7 @@ format: $(STAMP)
 	$(RUN) ruff check --fix .
 
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@# An environment of another kind was not made here.
+	test ! -f '$(VENV)/pyvenv.cfg' || rm -rf '$(VENV)'
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
