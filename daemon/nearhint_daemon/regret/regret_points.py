@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nearhint_daemon.errors import HintTooLarge, HintUnreachable, InvalidRequest, NoVariant
 from nearhint_daemon.store.rows import KernelRow
+from nearhint_daemon.traffic.sizes_text import print_sizes
 from nearhint_daemon.tuning.tasks import needed_bytes
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
@@ -18,6 +20,10 @@ from nearhint_rules.metrics import Dims
 from nearhint_rules.plan import Fallback
 from nearhint_rules.program import SIZE_LIMIT
 from nearhint_rules.table import HintRow, Table, is_complete
+
+TRIED = 256
+"""Sizes of one symbol, from its least, that are tried for a call of exactly given sizes."""
+NOT_FOUND = "no call was found that has these sizes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,10 @@ class Ground:
         return tuple(found[dims] for dims in sizes)
 
     def at(self, wanted: Mapping[str, int], *, field: str) -> Point:
-        """The point of exactly these sizes; raises `InvalidRequest` or `HintTooLarge`."""
+        """The point of exactly these sizes; raises `InvalidRequest` or `HintTooLarge`.
+
+        Slow where they are a product: milliseconds.
+        """
         symbols = self.table.symbols
         for name in symbols:
             if wanted.get(name, 0) < 1:
@@ -67,17 +76,32 @@ class Ground:
         dims = tuple(wanted[name] for name in symbols)
         try:
             point = self._near(dims)
+            if point.dims != dims:
+                point = self._exact(dims) or point
         except HintUnreachable as error:
-            raise InvalidRequest(f"no call has these sizes: {error}", field=field) from None
+            raise InvalidRequest(f"{NOT_FOUND}: {error}", field=field) from None
         if point.dims != dims:
-            shown = ", ".join(map(str, point.dims))
-            raise InvalidRequest(f"no call has these sizes; near them: {shown}", field=field)
+            shown = print_sizes(dict(zip(symbols, point.dims, strict=True)))
+            raise InvalidRequest(f"{NOT_FOUND}; near them: {shown}", field=field)
         self._check(point, field=field)
         return point
 
-    def _near(self, wanted: Dims) -> Point:
+    def _exact(self, dims: Dims) -> Point | None:
+        """The point of exactly these sizes where one of the Fallback's symbols is small.
+
+        An even share of a product is seldom a factor of it: 6 is none of 32.
+        """
+        for name, (low, high) in _ranges(self.fallback).items():
+            for size in range(low, min(high, low + TRIED) + 1):
+                with suppress(HintUnreachable):
+                    point = self._near(dims, {name: size})
+                    if point.dims == dims:
+                        return point
+        return None
+
+    def _near(self, wanted: Dims, given: Mapping[str, int] | None = None) -> Point:
         try:
-            sizes = _solved(self.fallback, wanted)
+            sizes = _solved(self.fallback, wanted, given or {})
             dims = tuple(ex.evaluate(expr, sizes) for expr in self.fallback.dims)
         except InvalidExpression as error:
             raise HintUnreachable(str(error)) from None
@@ -111,18 +135,24 @@ def usual_fallback(table: Table) -> str:
     return min(counts, key=lambda name: (-counts[name], name))
 
 
-def _solved(fallback: Fallback, wanted: Sequence[int]) -> dict[str, int]:
+def _ranges(fallback: Fallback) -> dict[str, tuple[int, int]]:
+    return {
+        name: (max(1, low), SIZE_LIMIT - 1 if high is None else high)
+        for name, (low, high) in fallback.program.ranges().items()
+    }
+
+
+def _solved(fallback: Fallback, wanted: Sequence[int], given: Mapping[str, int]) -> dict[str, int]:
     """Sizes of a Fallback's symbols, within their ranges, that give a Kernel's sizes, or nearly.
+
+    Those that are given stay.
 
     The Kernel's sizes are met one after the other, those with the fewest free symbols first: all
     free ones but the last get an even share, and the last is solved for. Raises
     `InvalidExpression`.
     """
-    ranges = {
-        name: (max(1, low), SIZE_LIMIT - 1 if high is None else high)
-        for name, (low, high) in fallback.program.ranges().items()
-    }
-    sizes: dict[str, int] = {}
+    ranges = _ranges(fallback)
+    sizes = dict(given)
     unmet = list(zip(fallback.dims, wanted, strict=True))
     while unmet:
         expr, size = min(unmet, key=lambda pair: len(set(ex.symbols_of(pair[0])) - sizes.keys()))

@@ -170,9 +170,7 @@ class Regrets:
         fallback = self._fallback(table.namespace, name)
         ground = Ground(row, table, fallback, self._workshop.limits.measure_memory_bytes)
         if wanted.at:
-            points = tuple(
-                ground.at(sizes, field=f"at[{number}]") for number, sizes in enumerate(wanted.at)
-            )
+            points = await asyncio.to_thread(_given, ground, wanted.at)
         else:
             points = await asyncio.to_thread(ground.drawn, wanted.count, wanted.seed)
         key = (table.namespace, table.kernel, table.target)
@@ -281,6 +279,10 @@ def _rows(reading: Reading, task: Task, eligible: Sequence[Variant]) -> list[Var
         if each.id in known:
             found.setdefault(each.artifact.sha256, known[each.id])
     return list(found.values())
+
+
+def _given(ground: Ground, at: Sequence[Mapping[str, int]]) -> tuple[Point, ...]:
+    return tuple(ground.at(sizes, field=f"at[{number}]") for number, sizes in enumerate(at))
 
 
 def _contest(timed: Timed, eligible: Sequence[Variant], *, default: str) -> Contest:

@@ -87,14 +87,26 @@ def test_given_sizes_are_taken_as_they_are_hints_included() -> None:
     assert here.at({"k0": 64, "k1": 64}, field="at[0]").dims == (64, 64)
 
 
+@pytest.mark.parametrize("size", [32, 63, 2 * 1009, 511 * 3])
+def test_given_sizes_that_are_a_product_are_met_exactly(size: int) -> None:
+    point = ground(fallback(ex.mul(S0, S1)), (64,)).at({"k0": size}, field="at[0]")
+    assert point.dims == (size,) == (point.sizes["s0"] * point.sizes["s1"],)
+
+
+def test_sizes_near_those_that_no_call_has_are_told_as_they_are_typed() -> None:
+    here = ground(fallback(ex.mul(S0, ex.mul(2, S1))), (64,))
+    with pytest.raises(InvalidRequest, match="near them: k0=1024"):
+        here.at({"k0": 1009}, field="at[0]")
+
+
 @pytest.mark.parametrize(
     ("sizes", "problem"),
     [
         ({"k0": 100}, "k1"),
         ({"k0": 100, "k1": 0}, "k1"),
         ({"k0": 100, "k1": 38, "k2": 1}, "no symbol k2"),
-        ({"k0": 100, "k1": 37}, "no call has these sizes"),
-        ({"k0": 513, "k1": 38}, "no call has these sizes"),
+        ({"k0": 100, "k1": 37}, "no call was found that has these sizes"),
+        ({"k0": 513, "k1": 38}, "no call was found that has these sizes"),
     ],
 )
 def test_given_sizes_that_no_call_has_are_refused(sizes: dict[str, int], problem: str) -> None:
