@@ -113,7 +113,7 @@ class GenerationGone(DaemonError):
     """The wanted generation of a Table is no longer kept, or not yet written."""
 
     code = "GENERATION_GONE"
-    hint = "ask for the newest generation"
+    hint = "ask for the newest; `nearhint history KERNEL` lists those that are kept"
 
 
 class QueueFull(DaemonError):

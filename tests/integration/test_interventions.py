@@ -357,6 +357,18 @@ def test_what_is_wrong_is_refused_with_the_field_and_changes_nothing(
     go(tmp_path, scenario)
 
 
+def test_of_a_generation_that_is_gone_it_is_told_where_those_that_are_kept_are_listed(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kernel.roll_back(1)
+        assert "nearhint history" in what_to_do(caught.value)
+
+    go(tmp_path, scenario)
+
+
 def test_a_kernel_without_a_table_cannot_be_pinned(tmp_path: Path) -> None:
     async def scenario(daemon: Running) -> None:
         registered = await daemon.client.register(chain(1))

@@ -229,7 +229,7 @@ def quarantine(
         with connected(address) as connection:
             rows = connection.list_quarantine(listing).quarantined
         chosen = [row for row in rows if row.target_id.startswith(target)]
-        _quarantined(chosen, as_json=as_json)
+        _quarantined(chosen, title="quarantined", as_json=as_json)
         return
     if kernel is None or not variant or not reason:
         raise click.UsageError("give KERNEL, --variant and --reason, or --list")
@@ -238,7 +238,9 @@ def quarantine(
     )
     with connected(address) as connection:
         answer = connection.quarantine_variant(request)
-    _quarantined([answer.quarantined], as_json=as_json, retuning=answer.retuning)
+    _quarantined(
+        [answer.quarantined], title="quarantined", as_json=as_json, retuning=answer.retuning
+    )
 
 
 @click.command(
@@ -264,7 +266,7 @@ def release(kernel: str, variant: str, target: str, address: str | None, as_json
     )
     with connected(address) as connection:
         answer = connection.release_variant(request)
-    _quarantined([answer.released], as_json=as_json, retuning=answer.retuning)
+    _quarantined([answer.released], title="released", as_json=as_json, retuning=answer.retuning)
 
 
 def _at(text: str | None) -> types_pb2.SizeHint | None:
@@ -294,6 +296,7 @@ def _pins(message: types_pb2.Table, *, as_json: bool) -> None:
 def _quarantined(
     rows: Sequence[admin_service_pb2.QuarantinedVariant],
     *,
+    title: str,
     as_json: bool,
     retuning: int | None = None,
 ) -> None:
@@ -316,6 +319,7 @@ def _quarantined(
             )
             for row in rows
         ],
+        title=title,
     )
     if retuning:
         talk(f"{retuning} jobs queued to tune again")

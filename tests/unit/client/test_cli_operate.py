@@ -144,6 +144,7 @@ def test_quarantine_bars_lists_and_releases(operated: FakeDaemon) -> None:
     arguments = ("quarantine", "abab", "--variant", "77c0", "--reason", "wrong for odd rows")
     barred = run(*arguments, "--address", operated.address)
     assert "wrong for odd rows" in barred.stdout
+    assert barred.stdout.startswith("quarantined")
     assert "2 jobs" in barred.stderr
     listed = run("quarantine", "--list", "--json", "--address", operated.address)
     assert json.loads(listed.stdout)["quarantined"][0]["actor"] == "ann"
@@ -153,6 +154,8 @@ def test_quarantine_bars_lists_and_releases(operated: FakeDaemon) -> None:
         assert len(json.loads(some.stdout)["quarantined"]) == count
     released = run("release", "abab", "--variant", "77c0", "--json", "--address", operated.address)
     assert json.loads(released.stdout)["retuning_jobs"] == 3
+    again = run("release", "abab", "--variant", "77c0", "--address", operated.address)
+    assert again.stdout.startswith("released")
     (request,) = operated.asked("QuarantineVariant")
     assert (request.variant, request.reason) == ("77c0", "wrong for odd rows")
 
