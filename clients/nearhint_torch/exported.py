@@ -16,6 +16,8 @@ from nearhint_torch.errors import InvalidEntry
 from nearhint_torch.kernel import Dimensions
 from nearhint_torch.workload import WarmUp
 
+SAVE = "Write it with torch.export.save, of a program that torch.export.export made."
+
 
 def load_exported(path: Path, *, dynamic: Dimensions) -> WarmUp:
     """The program in a file, with the arguments that it was exported with as examples.
@@ -32,12 +34,14 @@ def load_exported(path: Path, *, dynamic: Dimensions) -> WarmUp:
     try:
         program = torch.export.load(path)
     except Exception as error:  # the archive's reader may fail in ways of its own
-        raise InvalidEntry(entry=str(path), problem=f"not an exported program: {error}") from error
+        problem = f"not an exported program: {error}"
+        raise InvalidEntry(entry=str(path), problem=problem, hint=SAVE) from error
     finally:
         log.setLevel(level)
     examples = program.example_inputs
     if examples is None:
-        raise InvalidEntry(entry=str(path), problem="it was saved without example arguments")
+        problem = "it was saved without example arguments"
+        raise InvalidEntry(entry=str(path), problem=problem, hint=SAVE)
     args, kwargs = examples
     symbols = _symbols(program)
     chosen = dynamic or _named(symbols)

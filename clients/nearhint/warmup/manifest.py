@@ -190,6 +190,10 @@ class _Reader:
             problem = f"{listed} combinations of listed sizes, more than points = {points}"
             raise self.error(f"{place}.dims", problem)
         observed = self.observed(f"{place}.sizes", own.get("sizes"), axes)
+        dynamic = self.dynamic(f"{place}.dynamic", own.get("dynamic", {}))
+        if dynamic and has == ["entry"]:
+            problem = "is of exported programs: an entry's WarmUp names its own"
+            raise self.error(f"{place}.dynamic", problem)
         labels = {
             **self.labels("labels", shared.get("labels", {})),
             **self.labels(f"{place}.labels", own.get("labels", {})),
@@ -201,7 +205,7 @@ class _Reader:
             exported=self.path.parent / source if has == ["exported"] else None,
             axes=axes,
             observed=observed,
-            dynamic=self.dynamic(f"{place}.dynamic", own.get("dynamic", {})),
+            dynamic=dynamic,
             devices=self.devices(*either("devices", ["cpu"])),
             effort=self.effort(*either("effort", DEFAULT_EFFORT)),
             labels=labels,

@@ -245,8 +245,9 @@ def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
 def test_a_file_that_is_no_exported_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pt2"
     path.write_bytes(b"not an archive")
-    with pytest.raises(InvalidEntry, match="not an exported program"):
+    with pytest.raises(InvalidEntry, match="not an exported program") as caught:
         load_exported(path, dynamic={})
+    assert "MODULE:ENTRY" not in caught.value.report()
 
 
 def test_a_workloads_own_ranges_bound_its_ladder(

@@ -105,6 +105,7 @@ def test_a_manifest_says_models_sizes_effort_budget_and_labels(tmp_path: Path) -
         (ENTRY + "dims = { 'a b' = 1 }", "model[0].dims.a b: 'a b' is no name"),
         (ENTRY + "points = 3\ndims = { n = [1, 2], m = [1, 2] }", "4 combinations of listed sizes"),
         (ENTRY + "dynamic = { x = { first = 'n' } }", "dynamic.x.first: must be a dimension's"),
+        (ENTRY + "dynamic = { x = { 0 = 'n' } }", "dynamic: is of exported programs"),
         ("targets = 'x.json'\n" + ENTRY, "targets: must be a list of files"),
         ("[[model]\n", "not TOML"),
         (f"a = {'[' * 5000}", "not TOML"),
