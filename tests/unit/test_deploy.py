@@ -141,6 +141,12 @@ def test_the_image_serves_with_the_file_of_settings() -> None:
     assert [nearhintd.commands[verb] for verb in json.loads(verbs)] == [serve]
 
 
+def test_the_image_is_built_by_the_name_that_the_manifests_have() -> None:
+    first, *_ = re.findall(r"-t (\S+)", text_of("container/Containerfile"))
+    named = {each["image"] for each in (*pod()["initContainers"], *pod()["containers"])}
+    assert named == {first}
+
+
 def test_the_image_and_the_manifests_have_one_user() -> None:
     (user,) = re.findall(r"^USER (\d+):\d+$", text_of("container/Containerfile"), re.M)
     (daemon,) = pod()["containers"]
