@@ -111,6 +111,9 @@ class Connection:
             check_length(real, value=real)
             self._socket = real
             self._identity = _identity(real)
+        except PermissionError as error:
+            told = {"address": address, "problem": error.strerror, "hint": NOT_IN_GROUP}
+            raise DaemonUnreachable(**told) from error
         except OSError as error:
             raise DaemonUnreachable(address=address, problem=error.strerror) from error
         self._channel = grpc.insecure_channel(f"unix:{quote(os.fsencode(real))}", options=_OPTIONS)
@@ -337,6 +340,10 @@ def _identity(socket: Path) -> tuple[int, int, int]:
 
 
 NO_REASON = "UNKNOWN"
+NOT_IN_GROUP = (
+    "The socket's group may connect: be in it, as `usermod --append --groups` does it; "
+    "who was added just now logs in again."
+)
 _LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 _REFUSED = frozenset(
     {

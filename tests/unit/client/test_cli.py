@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -66,6 +67,20 @@ def test_an_address_that_is_given_wins_over_one_that_means_nothing(
     monkeypatch.setenv("NEARHINT_ADDRESS", "localhost:50051")
     result = run(*arguments, "--address", explained.address)
     assert "SETTING_INVALID" not in result.stderr
+
+
+def test_who_may_not_open_the_socket_is_not_told_to_start_a_daemon(
+    explained: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "lstat", refuse)  # root may open everything
+    result = run("status", "--address", explained.address)
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert "Permission denied" in result.stderr
+    assert "group" in result.stderr
+    assert "nearhintd serve" not in result.stderr
 
 
 def test_a_socket_whose_path_is_too_long_without_links_is_a_wrong_address(tmp_path: Path) -> None:
