@@ -65,7 +65,7 @@ CLIENT_ID = "nearhint warmup"
     "target_files",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A device elsewhere, as `nearhint status --json` prints it; else the manifest's targets.",
+    help="A device elsewhere, as `nearhint policy DEVICE --json` prints it; else the manifest's.",
 )
 @click.option(
     "--json", "json_to", is_flag=False, flag_value=STDOUT, help="JSON to a file, or - for stdout."

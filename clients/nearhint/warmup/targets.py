@@ -1,7 +1,8 @@
 """Targets of machines that are elsewhere: a device half as JSON, and Programs as if captured there.
 
-`nearhint status --json` prints each device's half under `device`; a file with that object, with
-the entry around it, or with the whole answer where it has one device, names the Target.
+`nearhint policy DEVICE --json` prints a device's half under `device`, and `nearhint status --json`
+each of them; a file with that object, with the entry around it, or with the whole answer where it
+has one device, names the Target.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _half(path: Path, content: object) -> dict[str, object]:
         if key == "devices" and isinstance(content, list):
             entries = cast("list[object]", content)
             if len(entries) != 1:
-                problem = f"{len(entries)} devices; keep the one that is meant"
+                problem = f"{len(entries)} devices: `nearhint policy DEVICE --json` prints one"
                 raise InvalidManifest(path=path, key=key, problem=problem)
             content = entries[0]
     if content is None:

@@ -1,4 +1,4 @@
-"""Targets elsewhere: the device half as `nearhint status --json` prints it."""
+"""Targets elsewhere: the device half as `nearhint status` and `policy` print it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.unit.client.cli_cases import run
 
 from nearhint.errors import FileMissing, InvalidManifest
+from nearhint.testing import FakeDaemon
 from nearhint.warmup.targets import as_on, device_json, read_device
 from nearhint_proto import convert
 from nearhint_rules import expr as ex
@@ -56,6 +58,18 @@ def test_what_is_no_device_is_refused_with_its_key(tmp_path: Path, text: str, ke
     with pytest.raises(InvalidManifest) as caught:
         read_device(path)
     assert caught.value.fields["key"] == key
+
+
+def test_one_of_several_devices_is_printed_as_a_target_is_read(
+    explained: FakeDaemon, tmp_path: Path
+) -> None:
+    explained.store.status.devices.add(name="cuda:0", device=convert.device_to_proto(CUDA))
+    path = tmp_path / "target.json"
+    path.write_text(run("status", "--json", "--address", explained.address).stdout)
+    with pytest.raises(InvalidManifest, match="`nearhint policy DEVICE --json`"):
+        read_device(path)
+    path.write_text(run("policy", "cuda:0", "--json", "--address", explained.address).stdout)
+    assert read_device(path) == CUDA
 
 
 def test_a_target_that_is_not_there_is_not_found(tmp_path: Path) -> None:
