@@ -15,6 +15,7 @@ from tests.integration.fake_workers import (
     SCHEDULES,
     FakeBenchPool,
     FakeCompilePool,
+    chain,
     died,
 )
 from tests.integration.operated import FAST, REASON, SLOW, Tuned, default, go, schedules
@@ -264,6 +265,26 @@ def test_what_the_daemon_gave_up_on_is_listed_with_its_reproducer(tmp_path: Path
         assert not (await kernel.client.admin.ListQuarantine(elsewhere, timeout=20)).quarantined
 
     go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))
+
+
+def test_a_program_that_the_daemon_gave_up_on_is_listed_with_its_key(tmp_path: Path) -> None:
+    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
+        if job == "lower_program":
+            raise died("compile")
+
+    async def scenario(daemon: Running) -> None:
+        admin = daemon.client.admin
+        await daemon.client.register(chain(1))
+        status = await admin.GetStatus(pb.GetStatusRequest(), timeout=20)
+        (row,) = (await admin.ListQuarantine(pb.ListQuarantineRequest(), timeout=20)).quarantined
+        assert status.quarantined == 1
+        assert row.schedule.startswith("lower/")
+        assert (row.kernel, row.actor) == ("", "nearhintd")
+        assert (daemon.core.config.state_dir / row.reproducer / "repro.py").exists()
+        elsewhere = pb.ListQuarantineRequest(namespace="other")
+        assert not (await admin.ListQuarantine(elsewhere, timeout=20)).quarantined
+
+    go(tmp_path, scenario, compile=FakeCompilePool(faults=crash))
 
 
 def ended_at(size: int) -> Callable[[str, worker_pb2.WorkerRequest], None]:

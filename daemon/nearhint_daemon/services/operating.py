@@ -151,9 +151,7 @@ class OperatingCalls:
 
         def read(reading: Reading) -> list[pb.QuarantinedVariant]:
             barred = queries.quarantined_variants(reading, namespace, kernel, limit=LISTED_LIMIT)
-            given_up = map(
-                _given_up, queries.quarantined_keys(reading, "variant", limit=LISTED_LIMIT)
-            )
+            given_up = map(_given_up, queries.quarantined_keys(reading, limit=LISTED_LIMIT))
             mine = [
                 message
                 for space, message in given_up
@@ -243,11 +241,20 @@ def _quarantined(row: QuarantinedVariantRow) -> pb.QuarantinedVariant:
 
 
 def _given_up(row: QuarantineRow) -> tuple[str, pb.QuarantinedVariant]:
-    """A key of `variants`: variant/NAMESPACE/KERNEL/TARGET/SCHEDULE, and whose namespace it is."""
-    _, _, rest = row.key.partition("/")
-    # A namespace may hold slashes, as a Schedule may; the two hashes between them do not.
-    match = _KEY.fullmatch(rest)
-    namespace, kernel, target, schedule = match.groups() if match else ("", "", "", rest)
+    """What was given up, and whose namespace it is.
+
+    Of a Variant the key is variant/NAMESPACE/KERNEL/TARGET/SCHEDULE. All others, of Programs and of
+    Fallbacks, are told as they are: KIND/NAMESPACE/HASH and what may follow.
+    """
+    key = row.key.removeprefix(f"{row.kind}/")
+    # A namespace may hold slashes, as a Schedule may; the hashes between them do not.
+    match = _VARIANT.fullmatch(key) if row.kind == "variant" else None
+    if match is not None:
+        namespace, kernel, target, schedule = match.groups()
+    else:
+        other = _OTHER.fullmatch(key)
+        namespace = other[1] if other else ""
+        kernel, target, schedule = "", "", f"{row.kind}/{key}"
     return namespace, pb.QuarantinedVariant(
         kernel=kernel,
         target_id=target,
@@ -259,4 +266,5 @@ def _given_up(row: QuarantineRow) -> tuple[str, pb.QuarantinedVariant]:
     )
 
 
-_KEY = re.compile(r"(.*?)/([0-9a-f]{64})/([0-9a-f]{64})/(.*)", re.DOTALL)
+_VARIANT = re.compile(r"(.*?)/([0-9a-f]{64})/([0-9a-f]{64})/(.*)", re.DOTALL)
+_OTHER = re.compile(r"(.*?)/[0-9a-f]{64}(?:/.*)?", re.DOTALL)

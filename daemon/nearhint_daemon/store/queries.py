@@ -331,10 +331,10 @@ def quarantined_variants(
     return tuple(reading.select(QuarantinedVariantRow, clause, (namespace, kernel, limit)))
 
 
-def quarantined_keys(reading: Reading, kind: str, *, limit: int) -> tuple[QuarantineRow, ...]:
-    """The keys of a kind that the daemon gave up on, the newest first."""
-    clause = " WHERE kind = ? ORDER BY created_at_s DESC, key LIMIT ?"
-    return tuple(reading.select(QuarantineRow, clause, (kind, limit)))
+def quarantined_keys(reading: Reading, *, limit: int) -> tuple[QuarantineRow, ...]:
+    """The keys that the daemon gave up on, the newest first."""
+    clause = " ORDER BY created_at_s DESC, key LIMIT ?"
+    return tuple(reading.select(QuarantineRow, clause, (limit,)))
 
 
 def artifacts_by_use(reading: Reading) -> tuple[ArtifactRow, ...]:

@@ -1171,7 +1171,7 @@ class QuarantinedVariant(_message.Message):
     variant: _builtins.str
     """The Variant's identity; empty where it was never built."""
     schedule: _builtins.str
-    """Its Schedule."""
+    """Its Schedule; of a Program or a Fallback that the daemon gave up on, the key of it."""
     reason: _builtins.str
     """Why."""
     actor: _builtins.str
@@ -1377,7 +1377,7 @@ class ListQuarantineResponse(_message.Message):
     QUARANTINED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def quarantined(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuarantinedVariant]:
-        """The Variants, newest first; at most 1000."""
+        """The Variants, and what else the daemon gave up on, newest first; at most 1000."""
 
     def __init__(
         self,
