@@ -80,6 +80,8 @@ def _path(value: object) -> Path:
     """Absolute: errors and reproducers name files below it to who is somewhere else."""
     if not isinstance(value, Path | str) or not str(value) or "\0" in str(value):
         raise ValueError("must be a path")
+    if str(value).startswith("~"):  # a shell leaves that in --state-dir=~/x
+        raise ValueError("must be a path without ~, which is left as it is here")
     try:
         return Path(value).absolute()
     except OSError:  # somebody removed it

@@ -58,6 +58,8 @@ def test_variables_of_the_client_are_let_pass() -> None:
         ("metrics_port", "--5"),
         ("metrics_port", "²"),
         ("metrics_port", "9" * 5000),
+        ("state_dir", "~/nearhint"),
+        ("state_dir", "~"),
         ("devices", "gpu"),
         ("devices", "cpu,cpu"),
         ("devices", "cuda:²"),
