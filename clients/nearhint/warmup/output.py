@@ -10,7 +10,7 @@ from pathlib import Path
 from nearhint.cli_output import SCHEMA_VERSION, print_json, table, talk
 from nearhint.errors import InvalidSetting, OutputFailed
 from nearhint.warmup.asking import Outcome
-from nearhint.warmup.page import page, sizes_text
+from nearhint.warmup.page import milliseconds_text, page, sizes_text
 from nearhint.warmup.report import KernelReport, ModelReport, Report
 from nearhint.warmup.survey import Survey
 
@@ -206,6 +206,7 @@ def _print(report: Report) -> None:
     table(
         (
             "model",
+            "device",
             "sizes",
             "original ms",
             "nearhint ms",
@@ -218,9 +219,10 @@ def _print(report: Report) -> None:
         [
             (
                 gain.model,
+                gain.device,
                 sizes_text(gain.sizes),
-                f"{gain.original_ms:.3f}",
-                f"{gain.nearhint_ms:.3f}",
+                milliseconds_text(gain.original_ms),
+                milliseconds_text(gain.nearhint_ms),
                 f"{100 * (gain.original_ms / gain.nearhint_ms - 1):.1f}"
                 if gain.nearhint_ms
                 else "",

@@ -122,8 +122,8 @@ def _points(points: Sequence[Gain]) -> str:
             gain.model,
             gain.device,
             sizes_text(gain.sizes),
-            f"{gain.original_ms:.3f}" if gain.original_ms else "",
-            f"{gain.nearhint_ms:.3f}" if gain.nearhint_ms else "",
+            milliseconds_text(gain.original_ms),
+            milliseconds_text(gain.nearhint_ms),
             f"{gain.original_ms / gain.nearhint_ms:.3f}" if gain.nearhint_ms else "",
             *gain.tiers,
             gain.problem,
@@ -233,6 +233,11 @@ def sizes_text(sizes: object) -> str:
     if not isinstance(sizes, dict) or not sizes:
         return "no sizes"
     return " ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def milliseconds_text(milliseconds: float) -> str:
+    """A call's time for people; none where it was not timed."""
+    return f"{milliseconds:.3f}" if milliseconds else ""
 
 
 def _microseconds(nanoseconds: int | None) -> str:

@@ -227,6 +227,19 @@ def test_what_no_file_takes_is_printed_all_the_same(capsys: pytest.CaptureFixtur
     assert "warmed up" in capsys.readouterr().out
 
 
+def test_a_point_that_was_not_timed_has_no_times_and_says_where_it_was_called(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lost = Gain("m", "cuda:0", {"rows": 16}, problem="it was not called")
+    Outputs().report(replace(report(), points=(*report().points, lost)))
+    rows = capsys.readouterr().out.splitlines()
+    (timed,) = [line for line in rows if "rows=16" in line and "cpu" in line]
+    assert "2.000" in timed
+    (row,) = [line for line in rows if "cuda:0" in line]
+    assert "it was not called" in row
+    assert "0.000" not in row
+
+
 def test_files_are_written_although_nobody_reads_stdout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
