@@ -210,5 +210,9 @@ def pause_s(times: int) -> float:
 def failure(operation: operation_service_pb2.Operation) -> str:
     """Why an operation did not end well, in one line."""
     name = operation_service_pb2.OperationState.Name(operation.state)
-    text = operation.error.message.split("\n")[0][:200]
-    return text or name.removeprefix("OPERATION_STATE_").lower()
+    return first_error(operation) or name.removeprefix("OPERATION_STATE_").lower()
+
+
+def first_error(operation: operation_service_pb2.Operation) -> str:
+    """What the first part of an operation that failed said, in one line; empty: nothing."""
+    return str(operation.error.message).split("\n")[0][:200]

@@ -287,6 +287,7 @@ def test_a_size_that_fails_costs_only_itself(tmp_path: Path) -> None:
                 daemon, Request(kernel=kernel_of(registered), at=sizes)
             )
             assert (operation.state, operation.done, operation.failed) == (DONE, 3, 1)
+            assert "too little memory" in operation.error.message
             found = await records(daemon, answer.kernel)
             assert {tuple(record.dims) for record in found} == {(98,), (100,)}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import click
 
-from nearhint._tuning import failure
+from nearhint._tuning import first_error
 from nearhint.cli_output import print_json, progress, table, talk
 from nearhint.commands.options import address_option, connected, examples, exits, json_option
 from nearhint.commands.sizes import read_dims, sizes_text
@@ -157,7 +157,8 @@ def _judge(connection: Connection, kernel: str, options: Options) -> list[Judged
     _warn(connection, answer)
     operation = _watched(connection, answer.operation, answer.kernel)
     if operation.failed:
-        talk(f"{answer.kernel[:12]}: {operation.failed} sizes failed: {failure(operation)}")
+        why = first_error(operation)
+        talk(f"{answer.kernel[:12]}: {operation.failed} sizes failed" + (why and f": {why}"))
     return [_read(connection, answer.kernel, plan, options) for plan in answer.plans]
 
 

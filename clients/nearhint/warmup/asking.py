@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from nearhint._tuning import failure
+from nearhint._tuning import failure, first_error
 from nearhint.cli_output import talk
 from nearhint.connection import Connection
 from nearhint.errors import LOST, NearhintError, NotFound, Rejected
@@ -255,7 +255,8 @@ class _Round:
         elif operation.state != operation_service_pb2.OPERATION_STATE_DONE:
             reason = failure(operation)
         elif operation.failed:
-            reason = f"{operation.failed} of {operation.total} jobs failed"
+            why = first_error(operation)
+            reason = f"{operation.failed} of {operation.total} jobs failed" + (why and f": {why}")
         else:
             reason = ""
         self._close(call, reason)

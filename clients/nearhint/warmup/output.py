@@ -55,10 +55,14 @@ class Outputs:
             self._show(content, lambda: _print(report))
             _tell(report.models)
             for kernel, reason in report.at_t0.items():
-                talk(f"runs as the original ops: {kernel[:12]}: {reason}")
+                if kernel not in report.in_part:
+                    talk(f"runs as the original ops: {kernel[:12]}: {reason}")
             for each in report.kernels:
+                problems = f"{each.id[:12]}: {'; '.join(each.problems)}"
                 if each.id in report.pending:
-                    talk(f"not yet tuned: {each.id[:12]}: {'; '.join(each.problems)}")
+                    talk(f"not yet tuned: {problems}")
+                elif each.id in report.in_part and each.problems:
+                    talk(f"not tuned at all its sizes: {problems}")
 
     def survey(self, survey: Survey, models: Sequence[ModelReport]) -> None:
         """Prints and keeps what a warm-up would do; raises `OutputFailed`."""

@@ -70,9 +70,12 @@ def page(report: Report) -> str:
 
 def _summary(report: Report) -> str:
     state = "complete" if report.is_whole else "partial"
+    partly = len(report.in_part)
+    in_part = f"{partly} in part, " if partly else ""
     return (
-        f"{report.created_at}: {state}; {len(report.at_t2)} Kernels tuned, "
-        f"{len(report.at_t0)} stay with the original ops, {len(report.pending)} not finished."
+        f"{report.created_at}: {state}; {len(report.at_t2)} Kernels tuned, {in_part}"
+        f"{len(report.at_t0) - partly} stay with the original ops, "
+        f"{len(report.pending)} not finished."
     )
 
 

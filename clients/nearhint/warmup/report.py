@@ -130,6 +130,11 @@ class Report:
     pending: tuple[str, ...] = ()
 
     @property
+    def in_part(self) -> frozenset[str]:
+        """Of the Kernels in `at_t0` those that were measured at some hint: it serves near by."""
+        return frozenset(each.id for each in self.kernels if each.hints and each.id in self.at_t0)
+
+    @property
     def is_whole(self) -> bool:
         """Whether nothing failed and nothing is left."""
         return (

@@ -34,14 +34,13 @@ def operation_message(operation: Operation) -> operation_service_pb2.Operation:
     """The operation as it is now."""
     created = timestamp_pb2.Timestamp()
     created.FromMilliseconds(int(operation.created_at_s * 1000))
-    failed = operation.state in (OperationState.FAILED, OperationState.CANCELLED)
     return operation_service_pb2.Operation(
         id=operation.id,
         state=STATES[operation.state],
         done=operation.done,
         total=operation.total,
         failed=operation.failed,
-        error=status_of(operation.code, operation.message) if failed and operation.code else None,
+        error=status_of(operation.code, operation.message) if operation.code else None,
         create_time=created,
         skipped=operation.skipped,
         passing=operation.passing,

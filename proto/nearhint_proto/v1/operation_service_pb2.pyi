@@ -84,7 +84,7 @@ class Operation(_message.Message):
     """
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """The error, if it failed."""
+        """The first error of the parts that failed, if any did."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:

@@ -180,6 +180,26 @@ def test_a_bucket_that_an_operation_did_not_bring_has_its_error(
     assert outcome.met == {goal(4)}
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("the hint is too large", "1 of 4 jobs failed: the hint is too large"),
+        ("", "1 of 4 jobs failed"),
+    ],
+)
+def test_a_bucket_that_failed_beside_others_has_its_error(
+    daemon: FakeDaemon, stage: Stage, error: str, reason: str
+) -> None:
+    def end() -> None:
+        daemon.publish(doubling.table(4))
+        finish(daemon)
+        for operation in daemon.store.operations.values():
+            operation.total, operation.failed, operation.error.message = 4, 1, error
+
+    stage.then = end
+    assert stage.bring(wish(4, 64)).problems == {goal(64): reason}
+
+
 @pytest.mark.parametrize("error", ["", "the hint is too large"])
 def test_a_full_table_is_the_reason_where_nothing_else_is(
     daemon: FakeDaemon, stage: Stage, error: str

@@ -177,6 +177,18 @@ def test_what_the_budget_left_is_told_with_its_reason(
     assert f"not yet tuned: {KERNEL[:12]}: 65536: {BUDGET_ENDED}\n" in capsys.readouterr().err
 
 
+def test_what_was_tuned_in_part_is_not_said_to_run_as_the_original_ops(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kernels = tuple(replace(each, problems=("65536: too large",)) for each in report().kernels)
+    told = replace(report(), at_t0={KERNEL: "too large", LOST_KERNEL: NASTY}, pending=())
+    Outputs().report(replace(told, kernels=kernels))
+    lines = capsys.readouterr().err.splitlines()
+    assert f"not tuned at all its sizes: {KERNEL[:12]}: 65536: too large" in lines
+    assert f"runs as the original ops: {LOST_KERNEL[:12]}: {NASTY}" in lines
+    assert "0 Kernels tuned, 1 in part, 1 stay with the original ops" in page(told)
+
+
 def test_the_report_is_json() -> None:
     content = json.loads(json.dumps(report().as_json()))
     assert content["points"][0]["tiers"] == {"T0": 0, "T1": 0, "T2": 1}
