@@ -112,7 +112,8 @@ class Ground:
     def _check(self, point: Point, *, field: str = "") -> None:
         named = dict(zip(self.table.symbols, point.dims, strict=True))
         if needed_bytes(self.kernel, named) > self.limit_bytes:
-            raise HintTooLarge(f"{named} would take more memory than measuring may use")
+            problem = f"{print_sizes(named)} would take more memory than measuring may use"
+            raise HintTooLarge(problem)
         if not any(size_facts_hold(variant.guard, named) for variant in self.table.variants):
             raise InvalidRequest("no Variant may run at these sizes", field=field)
 

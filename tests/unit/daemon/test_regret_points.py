@@ -117,7 +117,7 @@ def test_given_sizes_that_no_call_has_are_refused(sizes: dict[str, int], problem
 
 
 def test_given_sizes_beyond_the_memory_are_refused() -> None:
-    with pytest.raises(HintTooLarge):
+    with pytest.raises(HintTooLarge, match="k0=128,k1=8 would take"):
         ground(fallback(S0, S1), (64, 64), limit_bytes=200).at({"k0": 128, "k1": 8}, field="at[0]")
 
 
