@@ -21,6 +21,7 @@ from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.errors import (
     DaemonError,
     KernelUnknown,
+    StoreDamaged,
     StoreError,
     StoreReadOnly,
     ToolchainMissing,
@@ -447,7 +448,8 @@ class Core:
                     self.metrics.queue_depth.labels(Priority(priority).name.lower()).set(count)
                 for part, size in (await asyncio.to_thread(self.store.size_bytes)).items():
                     self.metrics.store_bytes.labels(part).set(size)
-                self.metrics.quarantined.set(self.quarantine.count())
+                with suppress(StoreDamaged):  # which has a metric of its own
+                    self.metrics.quarantined.set(self.quarantine.count())
                 self.metrics.watchers.set(self.tables.watchers)
                 self.metrics.traffic_sizes.set(self.traffic.sizes())
                 self.metrics.generation.set(self.tables.generation)

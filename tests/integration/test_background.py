@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import running
+from tests.integration.waiting import until
 
 from nearhint_daemon import core as core_module
 from nearhint_daemon import logs
-from nearhint_daemon.errors import StoreReadOnly
+from nearhint_daemon.errors import StoreDamaged, StoreReadOnly
 from nearhint_daemon.store import database
 from nearhint_daemon.tuning import idle_time
 
@@ -59,6 +60,32 @@ def test_a_loop_goes_on_after_a_turn_that_failed(
             monkeypatch.setattr(target, method, failing.later if is_async else failing)
             await asyncio.wait_for(failing.called_again.wait(), DEADLINE_S)
             monkeypatch.undo()
+
+    asyncio.run(scenario())
+
+
+def test_gauges_go_on_while_the_database_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is quarantined is read there; all else is in memory, and a turn is no warning each."""
+    warned: list[str] = []
+    monkeypatch.setattr(core_module, "GAUGES_S", 0.01)
+    monkeypatch.setattr(logs, "warning", lambda event, **_: warned.append(event))
+
+    def damaged() -> int:
+        raise StoreDamaged("the database is damaged: malformed")
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            monkeypatch.setattr(daemon.core.quarantine, "count", damaged)
+            age = "nearhint_dispatch_table_age_seconds"
+
+            def seconds() -> float:
+                return daemon.core.metrics.registry.get_sample_value(age) or 0.0
+
+            before = seconds()
+            await until(lambda: seconds() > before)
+            assert "background_work_failed" not in warned
 
     asyncio.run(scenario())
 
