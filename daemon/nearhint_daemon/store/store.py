@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactCorrupt, StoreDamaged, StoreError, StoreReadOnly
 from nearhint_daemon.store import database
 from nearhint_daemon.store.artifacts import ArtifactFiles
@@ -21,6 +22,8 @@ from nearhint_daemon.store.writer import Batch, Writer, refusal_of
 ResultT = TypeVar("ResultT")
 
 READERS = 2
+TOLD_LIMIT = 1000
+"""Rows and files without their hash that are logged, each once."""
 DAEMON = "nearhintd"
 
 
@@ -45,18 +48,17 @@ class Store:
 
     def __init__(self, state_dir: Path, *, observer: Observer, clock: Callable[[], float]) -> None:
         self._observer = observer
+        self._told: set[tuple[str, str]] = set()
         self._clock = clock
         self._path = state_dir / database.FILE_NAME
         self.moved_aside: Path | None = None
         connection = self._open()
         self.files = ArtifactFiles(state_dir / "artifacts")
         self._writer = Writer(
-            connection, on_batch=observer.store_wrote, on_corrupt=observer.store_found_corrupt
+            connection, on_batch=observer.store_wrote, on_corrupt=self._found_corrupt
         )
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
-        self._inline = Reading(
-            database.open_reader(self._path), on_corrupt=observer.store_found_corrupt
-        )
+        self._inline = Reading(database.open_reader(self._path), on_corrupt=self._found_corrupt)
         self._free = [self._new_reading() for _ in range(READERS)]
         self._is_read_only = False
         self.damage = ""
@@ -97,13 +99,13 @@ class Store:
         """
         try:
             result = await self._writer.run(work)
-        except StoreReadOnly:
-            self._set_read_only(value=True)
+        except StoreReadOnly as error:
+            self._set_read_only(str(error))
             raise
         except StoreDamaged as error:
             self._note_damage(error)
             raise
-        self._set_read_only(value=False)
+        self._set_read_only("")
         return result
 
     async def heal(self) -> bool:
@@ -130,8 +132,8 @@ class Store:
             sha256 = await asyncio.get_running_loop().run_in_executor(
                 self._readers, self.files.put, data
             )
-        except StoreReadOnly:
-            self._set_read_only(value=True)
+        except StoreReadOnly as error:
+            self._set_read_only(str(error))
             raise
         now = self._clock()
         row = ArtifactRow(sha256, len(data), now, now, 0)
@@ -150,7 +152,7 @@ class Store:
                 self._readers, self.files.get, sha256
             )
         except ArtifactCorrupt:
-            self._observer.store_found_corrupt("artifact", sha256)
+            self._found_corrupt("artifact", sha256)
             at_s = self._clock()
             with suppress(StoreError):  # a full disk makes the bytes no better
                 await self.write(
@@ -189,13 +191,11 @@ class Store:
         return database.open_writer(self._path)
 
     def _move_aside(self, problem: str) -> None:
-        self._observer.store_found_corrupt("database", problem)
+        self._found_corrupt("database", problem)
         self.moved_aside = database.move_aside(self._path)
 
     def _new_reading(self) -> Reading:
-        return Reading(
-            database.open_reader(self._path), on_corrupt=self._observer.store_found_corrupt
-        )
+        return Reading(database.open_reader(self._path), on_corrupt=self._found_corrupt)
 
     def _read_pooled(self, work: Callable[[Reading], ResultT]) -> ResultT:
         reading = self._free.pop()
@@ -217,12 +217,25 @@ class Store:
     def _note_damage(self, error: StoreDamaged) -> None:
         if not self.damage:
             self.damage = str(error)
-            self._observer.store_found_corrupt("database", self.damage)
+            self._found_corrupt("database", self.damage)
 
-    def _set_read_only(self, *, value: bool) -> None:
-        if value != self._is_read_only:
-            self._is_read_only = value
-            self._observer.store_read_only(value)
+    def _found_corrupt(self, what: str, key: str) -> None:
+        """Counted each time, and logged once: a row is read again and again."""
+        self._observer.store_found_corrupt(what, key)
+        if (what, key) not in self._told and len(self._told) < TOLD_LIMIT:
+            self._told.add((what, key))
+            logs.warning("stored_bytes_corrupt", what=what, key=key)
+
+    def _set_read_only(self, problem: str) -> None:
+        """Why the disk takes no writes; empty: it does."""
+        is_read_only = bool(problem)
+        if is_read_only != self._is_read_only:
+            self._is_read_only = is_read_only
+            if is_read_only:
+                logs.warning("store_read_only", problem=problem)
+            else:
+                logs.info("store_writable")
+            self._observer.store_read_only(is_read_only)
 
 
 def _daemon_id(tx: Writing) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.unit.daemon.stores import KERNEL, MEASUREMENT, Seen, direct, with_store
 
-from nearhint_daemon.errors import StoreDamaged, StoreError
+from nearhint_daemon import logs
+from nearhint_daemon.errors import ArtifactCorrupt, StoreDamaged, StoreError, StoreReadOnly
 from nearhint_daemon.store import Store, Writing, database
 from nearhint_daemon.store.rows import KernelRow, MetaRow
 from nearhint_daemon.store.writer import Writer
@@ -56,6 +57,54 @@ def test_a_closed_store_is_one_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob(f"{database.FILE_NAME}*")] == [database.FILE_NAME]
     with closing(direct(tmp_path)) as connection:
         assert connection.execute("SELECT count(*) FROM kernels").fetchone() == (1,)
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, object]]]:
+    """Events that are written to the log, with their fields."""
+    found: list[tuple[str, dict[str, object]]] = []
+    for level in ("info", "warning", "error"):
+        monkeypatch.setattr(logs, level, lambda event, **fields: found.append((event, fields)))
+    return found
+
+
+def test_bytes_without_their_hash_are_logged_once_by_name(
+    tmp_path: Path, logged: list[tuple[str, dict[str, object]]]
+) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        sha256 = await store.put_artifact(b"binary")
+        next((tmp_path / "artifacts").glob("??/*")).write_bytes(b"binarz")
+        with pytest.raises(ArtifactCorrupt):
+            await store.get_artifact(sha256)
+        await store.write(lambda tx: tx.put(KERNEL))
+        with direct(tmp_path) as connection:
+            connection.execute("UPDATE kernels SET ir = '(kernem)'")
+        for _ in range(3):
+            assert store.read_now(lambda reading: reading.get(KernelRow, "", KERNEL.id)) is None
+        assert [what for what, _ in seen.corrupt] == ["artifact", "kernels", "kernels", "kernels"]
+        assert logged == [
+            ("stored_bytes_corrupt", {"what": "artifact", "key": sha256}),
+            ("stored_bytes_corrupt", {"what": "kernels", "key": f" {KERNEL.id}"}),
+        ]
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_disk_that_takes_no_writes_and_takes_them_again_is_logged(
+    tmp_path: Path, logged: list[tuple[str, dict[str, object]]]
+) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        big = replace(KERNEL, ir="x" * 1_000_000)
+        store._writer._connection.execute("PRAGMA max_page_count = 1")
+        for _ in range(2):
+            with pytest.raises(StoreReadOnly):
+                await store.write(lambda tx: tx.put(big))
+        store._writer._connection.execute("PRAGMA max_page_count = 1000000")
+        assert await store.heal()
+        assert [event for event, _ in logged] == ["store_read_only", "store_writable"]
+        assert logged[0][1] != {}
+
+    with_store(tmp_path, scenario)
 
 
 class Breaking:
