@@ -32,6 +32,8 @@ svg { width: 100%; } svg text { fill: var(--dim); font: 11px system-ui, sans-ser
 svg line.grid { stroke: var(--rule); stroke-width: .5; }
 svg line.level { stroke: var(--dim); stroke-dasharray: 5 4; }
 svg polyline { fill: none; stroke-width: 1.8; }
+svg polyline.eager { stroke-dasharray: 1.5 4; stroke-linecap: round; }
+svg polyline.t1 { stroke-dasharray: 9 4; }
 svg .eager { stroke: var(--eager); } svg .t1 { stroke: var(--t1); } svg .t2 { stroke: var(--t2); }
 svg circle.eager { fill: var(--eager); } svg circle.t1 { fill: var(--t1); }
 svg circle.t2 { fill: var(--t2); }
@@ -43,6 +45,8 @@ LINES: Sequence[tuple[str, str, Callable[[HintReport], int | None]]] = (
     ("T1, the default", "t1", lambda hint: hint.t1_ns),
     ("T2, the winner", "t2", lambda hint: hint.t2_ns),
 )
+DRAWN = {"eager": "dotted", "t1": "dashed", "t2": "solid"}
+"""As the style sheet has them: not everybody tells the colours apart."""
 
 
 def page(report: Report) -> str:
@@ -56,8 +60,10 @@ def page(report: Report) -> str:
         _points(report.points),
         "<h2>Kernels</h2>",
         "<p>Time against size, both logarithmic: "
-        + ", ".join(f'<b class="{style}">{escape(name)}</b>' for name, style, _ in LINES)
-        + ". The share is of what a copy on the device reaches; the dashed line is the copy.</p>",
+        + ", ".join(
+            f'<b class="{style}">{escape(name)}</b> ({DRAWN[style]})' for name, style, _ in LINES
+        )
+        + ". The share is of what a copy on the device reaches; the level line is the copy.</p>",
         *map(_kernel, report.kernels),
     ]
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +16,7 @@ from nearhint.warmup import output
 from nearhint.warmup.asking import BUDGET_ENDED, Outcome
 from nearhint.warmup.chart import Line, Mark, chart
 from nearhint.warmup.output import Outputs
-from nearhint.warmup.page import page
+from nearhint.warmup.page import LINES, page
 from nearhint.warmup.report import (
     ORIGINAL,
     Gain,
@@ -327,6 +328,18 @@ def test_the_page_needs_nothing_else_and_knows_the_dark() -> None:
     assert "url(" not in text
     assert "@import" not in text
     assert "prefers-color-scheme: dark" in text
+
+
+def test_lines_differ_in_more_than_their_colours() -> None:
+    text = page(report())
+    dashes = {
+        style: re.findall(rf"^svg polyline\.{style} {{ (.*) }}$", text, re.MULTILINE)
+        for _, style, _ in LINES
+    }
+    assert len({tuple(each) for each in dashes.values()}) == len(LINES)
+    shown = " ".join(" ".join(read(text).texts).split())
+    for how in ("original ops (dotted)", "T1, the default (dashed)", "T2, the winner (solid)"):
+        assert how in shown, how
 
 
 def test_a_chart_lies_within_its_picture_and_one_point_is_no_division_by_zero() -> None:
