@@ -138,16 +138,16 @@ def policy(device: str, policy: str | None, address: str | None, as_json: bool) 
     with connected(address) as connection:
         if policy is None:
             every = connection.get_status().devices
-            devices = [each for each in every if device in {each.name, each.name.split(":")[0]}]
-            if not devices:
-                known = ", ".join(each.name for each in every) or "none"
-                expected = f"a device of this daemon ({known})"
-                raise InvalidSetting(name="DEVICE", expected=expected, value=device)
         else:
             request = admin_service_pb2.SetDevicePolicyRequest(
                 device=device, policy=POLICIES[policy], actor=actor()
             )
-            devices = list(connection.set_device_policy(request).devices)
+            every = connection.set_device_policy(request).devices
+    devices = [each for each in every if device in {each.name, each.name.split(":")[0]}]
+    if not devices:
+        known = ", ".join(each.name for each in every) or "none"
+        expected = f"a device of this daemon ({known})"
+        raise InvalidSetting(name="DEVICE", expected=expected, value=device)
     if as_json:
         print_json({"devices": [_device(each) for each in devices]})
     else:

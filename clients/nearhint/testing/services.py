@@ -188,7 +188,7 @@ class _Admin(_Service, admin_service_pb2_grpc.AdminServiceServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no device of that name here")
         for device in devices:
             device.policy = request.policy
-        return admin_service_pb2.SetDevicePolicyResponse(devices=devices)
+        return admin_service_pb2.SetDevicePolicyResponse(devices=self.store.status.devices)
 
     def ListKernels(  # noqa: N802
         self, request: admin_service_pb2.ListKernelsRequest, context: grpc.ServicerContext

@@ -197,6 +197,13 @@ def test_what_is_interrupted_says_so(
     assert "interrupted" in result.stderr
 
 
+def test_a_policy_that_is_set_is_shown_of_its_device_alone(explained: FakeDaemon) -> None:
+    explained.store.status.devices.add(name="cuda:0")
+    changed = run("policy", "cuda:0", "never", "--json", "--address", explained.address)
+    (device,) = json.loads(changed.stdout)["devices"]
+    assert (device["name"], device["policy"]) == ("cuda:0", "never")
+
+
 def test_policy_is_shown_and_set(explained: FakeDaemon) -> None:
     shown = run("policy", "cpu", "--json", "--address", explained.address)
     assert json.loads(shown.stdout)["devices"][0]["policy"] == "always"
