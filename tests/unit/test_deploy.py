@@ -99,6 +99,11 @@ def test_the_unit_makes_the_folders_that_the_daemon_asks_for() -> None:
     assert [int(mode, 8) for mode in keys["RuntimeDirectoryMode"]] == [SOCKET_DIRECTORY_MODE]
 
 
+def test_the_sockets_folder_outlasts_the_daemon() -> None:
+    """A container has mounted this one: of a new folder under that name it would see nothing."""
+    assert unit().get("RuntimeDirectoryPreserve") == ["yes"]
+
+
 def test_the_unit_waits_until_the_daemon_has_drained() -> None:
     (limit_s,) = unit()["TimeoutStopSec"]
     assert float(limit_s) >= config().drain_delay_s + config().drain_timeout_s + 15.0
