@@ -120,7 +120,7 @@ def test_the_unit_runs_as_the_user_that_is_made() -> None:
 
 
 def test_the_unit_forbids_no_device() -> None:
-    """ProtectClock does, up to systemd 252: it allows the clock's device, and so no other one."""
+    """ProtectClock does, with systemd 249: it allows the clock's device, and so no other one."""
     assert not unit().keys() & {"DeviceAllow", "DevicePolicy", "PrivateDevices", "ProtectClock"}
 
 
