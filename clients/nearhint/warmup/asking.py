@@ -185,8 +185,8 @@ class _Round:
 
     def run(self) -> Outcome:
         """Until every goal is met or given up, or the deadline has come."""
-        for device in sorted(set(self._held().values())):
-            talk(f"the policy of {device} is never: this waits until it may be measured on")
+        for policy in sorted(set(self._held().values())):
+            talk(f"{policy}: this waits until it may be measured on")
         self._report()
         while self._calls or self._flying:
             if self._clock() >= self._deadline_s:
@@ -282,24 +282,27 @@ class _Round:
 
     def _end_budget(self) -> None:
         """Stops what nobody else waits for; what is done stays done."""
+        held = self._held()  # before nothing waits any more
         for operation_id in self._flying:
             try:
                 self._connection.cancel_operation(operation_id)
             except NotFound:
                 continue
-        held = self._held()
         for goal in self._open:
             self._problems[goal] = _unfinished(held.get(goal.target))
         self._report()
 
     def _held(self) -> dict[str, str]:
-        """By Target of goals that lack a measurement: a device where the policy is against it."""
+        """By Target of goals that lack a measurement: the policy that is against it."""
         targets = {goal.target for goal in self._unmet(self._open) if self._tiers[goal]}
+        status = self._connection.get_status()
+        against = {admin_service_pb2.DEVICE_POLICY_NEVER: "is never"}
+        if status.waiting_jobs:
+            against[admin_service_pb2.DEVICE_POLICY_IDLE] = "is idle, and it was in use"
         return {
-            device.target_id: device.name
-            for device in self._connection.get_status().devices
-            if device.policy == admin_service_pb2.DEVICE_POLICY_NEVER
-            and device.target_id in targets
+            device.target_id: f"the policy of {device.name} {against[device.policy]}"
+            for device in status.devices
+            if device.policy in against and device.target_id in targets
         }
 
     def _report(self) -> None:
@@ -309,8 +312,8 @@ class _Round:
 
 
 def _unfinished(held: str | None) -> str:
-    """Why a budget did not do; `held` is a device that nothing may be measured on."""
-    return f"{BUDGET_ENDED}: the policy of {held} is never" if held else BUDGET_ENDED
+    """Why a budget did not do; `held` is the policy that was against it."""
+    return f"{BUDGET_ENDED}: {held}" if held else BUDGET_ENDED
 
 
 def _why_none(table: Table | None) -> str:

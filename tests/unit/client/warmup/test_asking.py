@@ -248,6 +248,19 @@ def test_a_policy_that_held_it_up_is_said_at_once_and_in_the_reason(
     assert ("the policy of cpu is never: this waits" in said[0]) == is_held
 
 
+@pytest.mark.parametrize("waiting", [0, 2])
+def test_a_device_that_was_never_idle_is_in_the_reason(
+    daemon: FakeDaemon, stage: Stage, waiting: int
+) -> None:
+    daemon.store.status.devices.add(
+        name="cpu", target_id=TARGET_ID, policy=admin_service_pb2.DEVICE_POLICY_IDLE
+    )
+    daemon.store.status.waiting_jobs = waiting
+    why = ": the policy of cpu is idle, and it was in use" if waiting else ""
+    problems = stage.bring(wish(4), deadline_s=1.0).problems
+    assert set(problems.values()) == {BUDGET_ENDED + why}
+
+
 def test_a_policy_holds_up_nothing_that_is_only_compiled(
     daemon: FakeDaemon, stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
