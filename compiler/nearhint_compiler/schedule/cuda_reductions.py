@@ -211,7 +211,12 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
     found = columns_of(facts) if facts.is_columns else _rows(facts)
     shared = shared_rows(facts)
     if facts.has_scan and facts.length >= LONG_SCAN:
-        yield from islice(shared, 1)
+        for first in islice(shared, 1):
+            # Of more columns than programs share there are chains alone, which are for their hint.
+            if first.family == "cuda.split":
+                yield first
+            else:
+                shared = chain((first,), shared)
     is_worded = facts.plane_word > 0 and not facts.divisible and not facts.is_columns
     if is_worded and prod(facts.extents) > SHARED_PLANES * facts.processors:
         found, shared = chain(found, shared), iter(())

@@ -55,7 +55,9 @@ def rows_beside(facts: Facts) -> int:
     """How many rows have short runs that follow one another in memory; 1 if none do."""
     largest = max(facts.accesses, key=lambda access: access.size_bytes)
     outer, inner = "r0", "r1"
-    if len(facts.reduced) != 2 or not {outer, inner} <= largest.strides.keys():
+    if len(facts.reduced) != 2 or not facts.extents:
+        return 1
+    if not {outer, inner} <= largest.strides.keys():
         return 1
     run, beside = facts.reduced[-1], facts.extents[-1]
     row = largest.strides.get(f"p{len(facts.extents) - 1}", 0)

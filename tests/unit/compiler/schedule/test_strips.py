@@ -28,6 +28,10 @@ SUM = """(kernel (symbols k0 k1 k2) (pointwise k0 8) (reduction k1 k2) (params (
   (body (load 0 {index}) (cast f32 0) (reduce sum f32 1) (store 1 (+ (* 8 p0) p1) 2)))"""
 
 
+ALL = """(kernel (symbols k0 k1 k2) (pointwise) (reduction k0 k1) (params (in f32) (out f32))
+  (body (load 0 (+ (* k2 r0) r1)) (reduce sum f32 0) (store 1 0 1)))"""
+
+
 def offered(text: str, *dims: int) -> tuple[Schedule, ...]:
     kernel = parse_kernel(text)
     return tuple(strips(facts_of(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))))
@@ -62,6 +66,11 @@ def test_strips_are_whole_lines_that_programs_share_while_they_are_few(
     assert found[0]["splits"] == SPLIT_LIMIT or (
         found[0]["splits"] >= min(steps, PROGRAMS * 132 // images)
     )
+
+
+def test_all_of_a_part_of_a_matrix_is_one_row_and_has_none_beside_it() -> None:
+    assert not offered(ALL, 64, 500, 1000)
+    assert candidates(parse_kernel(ALL), TARGET, {"k0": 64, "k1": 500, "k2": 1000})
 
 
 def test_strips_of_many_images_are_walked() -> None:
