@@ -294,12 +294,8 @@ def _errors(
         return torch.where((words == values) | allowed.isinf(), 0.0, torch.inf).double()
     found = _decoded(dtype, words)
     relative = (found - values).abs() / allowed.clamp(min=TINY)
-    overflows = values.abs() + allowed >= PRECISIONS[dtype].largest
-    same = (
-        (found.isnan() & values.isnan())
-        | (found == values)
-        | (found.isinf() & overflows & (found.sign() == values.sign()))
-    )
+    overflows = found.sign() * values + allowed >= PRECISIONS[dtype].largest
+    same = (found.isnan() & values.isnan()) | (found == values) | (found.isinf() & overflows)
     return torch.where(same, 0.0, torch.where(relative.isfinite(), relative, torch.inf))
 
 

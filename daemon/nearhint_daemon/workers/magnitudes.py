@@ -109,12 +109,17 @@ def _terms(
             return np.asarray(np.maximum(own, np.where(np.isfinite(moved), moved, own)))
         case ir.Op("where", _, (condition, left, right)):
             # What is not chosen has no part in it, and may be NaN where no element lies.
-            return np.maximum(own, np.where(values[condition], scales[left], scales[right]))
+            chosen = np.where(values[condition], scales[left], scales[right])
+            return _anything(np.maximum(own, chosen), scales[condition])
+        case ir.Gather():
+            return _anything(own, scales[node.place])
         case ir.Op("cast", dtype, (operand,)) if _truncates(values[operand], value):
             # Devices differ in what becomes of NaN and of what no such integer can hold.
             limit = 2.0**63 if dtype == "i64" else 2.0**31
             is_defined = np.abs(values[operand]) < limit
             return np.asarray(np.where(is_defined, _finite_or(scales[operand], own), math.inf))
+        case ir.Op("cast", ir.BOOL, (operand,)) if values[operand].dtype.kind == "f":
+            return own  # no infinity is zero
         case ir.Op("neg" | "abs" | "cast", _, operands):
             return np.maximum(own, scales[operands[0]])
         case ir.Scan("sum", _, operand):
@@ -124,14 +129,16 @@ def _terms(
             )
             return np.asarray(np.maximum(own, np.cumsum(wide, axis=axis)))
         case ir.Reduce("sum", _, operand):
-            shape = tuple(extent if axis in axes else 1 for axis, extent in enumerate(extents))
-            wide = np.broadcast_to(
-                scales[operand], np.broadcast_shapes(scales[operand].shape, shape)
-            )
-            return np.maximum(own, reduced("sum", wide, axes))
-        case ir.Op(_, _, operands) if value.dtype.kind in "iu":
-            integers = [scales[each] for each in operands if _is_integer(values[each])]
-            return np.asarray(np.where(np.isinf(_fold_arrays([own, *integers])), math.inf, own))
+            return np.maximum(own, reduced("sum", _along(scales[operand], axes, extents), axes))
+        case ir.Reduce(_, _, operand) | ir.Arg(_, _, operand, _) if _is_exact(values[operand]):
+            behind = _along(scales[operand], axes, extents)
+            return _anything(own, reduced("max", behind, axes))
+        case ir.Scan(_, _, operand) if _is_exact(values[operand]):
+            behind = _along(scales[operand], axes, extents)
+            return _anything(own, np.maximum.accumulate(behind, axis=axes[0]))
+        case ir.Op(_, _, operands) if _is_exact(value):
+            exact = [scales[each] for each in operands if _is_exact(values[each])]
+            return _anything(own, _fold_arrays([np.zeros(()), *exact]))
         case _:
             return own
 
@@ -160,8 +167,23 @@ def _truncates(source: Array, result: Array) -> bool:
     return source.dtype.kind == "f" and _is_integer(result)
 
 
+def _along(scale: Array, axes: tuple[int, ...], extents: tuple[int, ...]) -> Array:
+    """A scale with all its elements along the axes of the reduction."""
+    shape = tuple(extent if axis in axes else 1 for axis, extent in enumerate(extents))
+    return np.broadcast_to(scale, np.broadcast_shapes(scale.shape, shape))
+
+
 def _is_integer(value: Array) -> bool:
     return value.dtype.kind in "iu"
+
+
+def _is_exact(value: Array) -> bool:
+    return value.dtype.kind in "iub"
+
+
+def _anything(scale: Array, behind: Array) -> Array:
+    """`scale`, but infinite where a value is made of one that may be any number (see "cast")."""
+    return np.asarray(np.where(np.isinf(behind), math.inf, scale))
 
 
 def _finite_or(scale: Array, own: Array) -> Array:

@@ -131,16 +131,20 @@ def tolerances(
 def errors_in_tolerances(
     actual: Array, reference: Array, allowed: Array, *, largest: float
 ) -> Array:
-    """Each element's error in units of its tolerance; infinite where NaN or infinity is wrong."""
+    """Each element's error in units of its tolerance; infinite where NaN or infinity is wrong.
+
+    An infinity is right where the tolerance reaches beyond `largest` on its side.
+    """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.abs(actual - reference)
         relative = error / np.maximum(allowed, np.finfo(float).tiny)
     if relative.max(initial=0.0) <= 1:  # as nearly always; no NaN is
         return np.asarray(relative)
-    overflows = np.abs(reference) + allowed >= largest
+    with np.errstate(invalid="ignore"):
+        overflows = np.sign(actual) * reference + allowed >= largest
     same = (
         (np.isnan(actual) & np.isnan(reference))
         | (actual == reference)
-        | (np.isinf(actual) & overflows & (np.sign(actual) == np.sign(reference)))
+        | (np.isinf(actual) & overflows)
     )
     return np.where(same, 0.0, np.where(np.isfinite(relative), relative, math.inf))

@@ -105,6 +105,41 @@ def test_a_quotient_is_judged_by_the_terms_of_a_divisor_that_cancelled() -> None
     assert found.magnitudes.tolist() == [16.0, 0.5]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "result", "values"),
+    [
+        ("(reduce min i32 1)", "i32", 3),
+        ("(reduce prod i32 1)", "i32", 3),
+        ("(arg max i32 1 r0)", "i64", 3),
+        ("(const i32 0x7) (lt bool 1 2) (reduce any bool 3)", "bool", 5),
+        ("(const i32 0x7) (lt bool 1 2) (where i32 3 2 2) (reduce max i32 4)", "i32", 6),
+        ("(cast i64 1) (gather 1 0 1 5 2) (reduce max i32 3)", "i32", 5),
+        ("(scan prod i32 1) (reduce max i32 2)", "i32", 4),
+    ],
+)
+def test_what_is_made_of_an_integer_that_may_be_any_may_be_anything(
+    nodes: str, result: str, values: int
+) -> None:
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction 2)
+          (params (in f32) (in i32) (out {result}))
+          (body (load 0 (+ (* 2 p0) r0)) (cast i32 0) {nodes} (store 2 p0 {values - 1})))
+    """)
+    rows = np.array([[1.0, math.nan], [-math.inf, 2.0], [3e9, 2.0], [1.0, 2.0]], np.float32)
+    (found,) = interpret(kernel, {"k0": 4}, [rows.ravel(), np.arange(5, dtype=np.int32)])
+    assert np.isinf(found.magnitudes).tolist() == [True, True, True, False]
+
+
+def test_no_infinity_is_zero() -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out bool))
+          (body (load 0 p0) (cast bool 0) (store 1 p0 1)))
+    """)
+    (found,) = interpret(kernel, {"k0": 2}, [np.array([math.inf, 0.0], np.float32)])
+    assert found.magnitudes.tolist() == [1.0, 0.0]
+
+
 def test_a_quotient_of_what_may_be_any_integer_may_be_any_number() -> None:
     kernel = parse_kernel("""
         (kernel (symbols k0) (pointwise k0) (reduction)

@@ -90,6 +90,27 @@ def test_a_number_too_large_for_8_bits_must_be_nan() -> None:
     assert "nan" in outcome(lambda x: encode("f8e4m3fn", product(x).clip(-448, 448)))
 
 
+@pytest.mark.parametrize("unknown", [-(2.0**31), 2.0**31 - 1, 0.0])
+def test_what_no_integer_holds_may_be_an_infinity_of_either_sign_behind_it(unknown: float) -> None:
+    """x.int().half(): devices differ in what becomes of NaN, which may be more than f16 holds."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f16))
+          (body (load 0 p0) (cast i32 0) (cast f16 1) (store 1 p0 2)))
+    """)
+
+    def halves(stored: Array) -> Array:
+        x = decode("f32", stored)
+        whole = np.where(np.isfinite(x), np.trunc(np.nan_to_num(x)), unknown)
+        return encode("f16", np.where(x > 79, 1.0, whole) if is_off else whole)
+
+    for is_off in (False, True):
+        outcome = verify(
+            kernel, NumpySubject(halves), ALWAYS, [], threads=1, seed=1, references=References()
+        )
+        assert (outcome.problem == "") != is_off
+
+
 @pytest.mark.parametrize(("shift", "is_right"), [(np.max, True), (lambda row: row[0], False)])
 def test_numbers_far_apart_tell_what_is_taken_for_the_largest(
     shift: Callable[[Array], Any], is_right: bool
