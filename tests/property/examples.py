@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 EXPLORE = int(os.environ.get("NEARHINT_EXPLORE", "0"))
 
@@ -23,3 +23,9 @@ def examples(count: int) -> settings:
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
+
+
+def unshrunk(count: int) -> settings:
+    """The same where an example that fails is told as it is: making it smaller takes minutes."""
+    phases = [phase for phase in Phase if phase != Phase.shrink]
+    return settings(examples(count), phases=phases)

@@ -6,17 +6,20 @@ that is offered can be generated.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
-from tests.property.examples import examples
+from tests.property.examples import unshrunk
 from tests.property.kernels import kernels
 from tests.property.test_variants import CORPUS, lowered_kernels
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule.choice import MAX_LIMIT
 from nearhint_compiler.schedule.cuda import candidates
 from nearhint_daemon.workers.cases import sizes_at
@@ -26,6 +29,28 @@ from nearhint_rules.target import CudaDevice, Target
 
 SIZES = st.sampled_from((1, 2, 3, 7, 8, 16, 33, 64, 100, 1000, 1024, 4096, 10_007, 65_536, 100_000))
 SMALL = Target(CudaDevice("NVIDIA T4", 80, 40, 16 << 30, "580", 700), ("triton 3.7.1",))
+
+FOUND = {
+    "argmax of four halves, and their sums": (
+        """(kernel (symbols k0) (pointwise k0) (reduction 4) (params (in f16) (out f16) (out i64))
+          (body (load 0 (+ (* 4 p0) r0)) (cast f32 0) (scan sum f32 1) (cast f16 2)
+            (store 1 (+ (* 4 p0) r0) 3) (arg max f32 1 r0) (store 2 p0 5)))""",
+        (1, 64, 1000),
+    ),
+    "sums of columns that are stored in another dtype": (
+        """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+          (params (in f16) (out f32) (out f32))
+          (body (load 0 (+ (* k0 r0) p0)) (cast f32 0) (store 1 (+ (* k0 r0) p0) 1)
+            (reduce sum f32 1) (store 2 p0 3)))""",
+        (64, 65_536),
+    ),
+    "points of three coordinates, each with a weight": (
+        """(kernel (symbols k0) (pointwise k0 3) (reduction) (params (in f32) (in f32) (out f32))
+          (body (load 0 p0) (load 1 (+ (* 3 p0) p1)) (mul f32 0 1) (store 2 (+ (* 3 p0) p1) 2)))""",
+        (64, 1000),
+    ),
+}
+"""Kernels of whose candidates some could not be generated, and sizes."""
 
 
 def assert_space_is_sound(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> None:
@@ -40,7 +65,18 @@ def test_columns_of_a_scan_that_are_more_than_programs_share_have_a_variant_for_
         assert_space_is_sound(kernel_of(name), TARGET, {"k0": 100_000, "k1": 16_384})
 
 
-@examples(80)
+@pytest.mark.parametrize("name", FOUND)
+def test_all_that_is_offered_can_be_generated(name: str) -> None:
+    text, sizes = FOUND[name]
+    kernel = parse_kernel(text)
+    for point in itertools.product(sizes, repeat=len(kernel.symbols)):
+        dims = dict(zip(kernel.symbols, point, strict=True))
+        assert_space_is_sound(kernel, TARGET, dims)
+        for each in candidates(kernel, TARGET, dims, limit=MAX_LIMIT):
+            assert generate(kernel, each, TARGET).source
+
+
+@unshrunk(80)
 @given(st.one_of(kernels(), kernels(), lowered_kernels(), st.sampled_from(CORPUS)), st.data())
 def test_any_kernel_has_a_default_and_a_variant_for_all_sizes(
     kernel: ir.Kernel, data: st.DataObject

@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, assume, given, reject, settings
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
-from tests.property.examples import examples
+from tests.property.examples import unshrunk
 from tests.property.test_lowering import programs
 
 from nearhint.launchers.detect import cpu_device
@@ -41,8 +41,6 @@ SIZES = st.sampled_from((1, 2, 3, 5, 7, 8, 16, 17, 31, 32, 33, 61, 64, 96, 97))
 
 POINTS_LIMIT = 1 << 18
 BYTES_LIMIT = 1 << 26
-UNSHRUNK = settings(examples(60), phases=[phase for phase in Phase if phase != Phase.shrink])
-"""Each example compiles: one that fails is told as it is."""
 CORPUS = [
     parse_kernel(path.read_text())
     for path in sorted((Path(__file__).parents[1] / "kernels").glob("*.ir"))
@@ -86,7 +84,7 @@ def drawn_schedule(
 
 
 @pytest.mark.timeout(600)  # a compiler runs for each of the draws
-@UNSHRUNK
+@unshrunk(60)
 @given(KERNELS, st.data())
 def test_any_variant_of_any_kernel_is_right_on_a_cpu(
     kernel: ir.Kernel, data: st.DataObject
@@ -111,7 +109,7 @@ def test_any_variant_of_any_kernel_is_right_on_a_cpu(
 
 
 @pytest.mark.gpu
-@UNSHRUNK
+@unshrunk(60)
 @given(KERNELS, st.data())
 def test_any_variant_of_any_kernel_is_right_on_a_gpu(
     kernel: ir.Kernel, data: st.DataObject

@@ -110,10 +110,10 @@ class Facts:
     of the shortest `run` along the rows share what `run_loads` of the row's loads bring; both are 0
     if all differ. It `has_shares` of a sum of terms that it may have kept. A walk over columns
     `has_pieces` if a step of it may be several that are loaded at once: it is the only one, without
-    scans, and what it carries is stepped element by element. A `unit` is so many points of a flat
-    block whose places may be divided at once, or 0; `promises` are the bits of all sizes that
-    vectors need, by what all of them are multiples of. `divisible` are the bits of those that are
-    multiples of `multiple`, or where that is 0, of what is promised without a number. A kernel
+    scans or stores, and what it carries is stepped element by element. A `unit` is so many points
+    of a flat block whose places may be divided at once, or 0; `promises` are the bits of all sizes
+    that vectors need, by what all of them are multiples of. `divisible` are the bits of those that
+    are multiples of `multiple`, or where that is 0, of what is promised without a number. A kernel
     `gathers` what data names. Scans that come last are not reduced.
     """
 
@@ -323,7 +323,7 @@ def facts_of(
         is_chained=is_chained(kernel),
         has_functions=_has_functions(kernel),
         has_pieces=is_columns
-        and not has_scan
+        and not (has_scan or _has_row_stores(kernel))
         and not online_pairs(kernel)
         and walks_of(kernel, SHARED) == 1,
         is_foldable=is_columns and folded(kernel, 2) is not None,

@@ -192,12 +192,13 @@ def _units(facts: Facts) -> Iterator[Schedule]:
         yield facts.schedule("pointwise", **blocks, **promise, unit=facts.unit)
     yield facts.schedule("pointwise", **blocks, unit=facts.unit)
     word = 2 * facts.unit
-    if word in facts.promises:
+    is_within = word <= facts.extents[-1]
+    if is_within and word in facts.promises:
         promise = {"divisible": facts.promises[word], "multiple": word}
         yield facts.schedule("pointwise", **blocks, **promise, unit=word)
     if not _is_short(facts, 2 * x):
         yield facts.schedule("pointwise", **blocks | {"x": 2 * x}, unit=facts.unit)
-    if word <= facts.extents[-1]:
+    if is_within:
         yield facts.schedule("pointwise", **blocks, unit=word)
 
 

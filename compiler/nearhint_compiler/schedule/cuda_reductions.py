@@ -422,7 +422,7 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
     """Rows up to the block of the hint, and where they are dynamic up to twice that."""
     words, blocks = in_words(facts, r, walked=False), {"x": x, "r": r, "warps": warps}
     # One comparison of places a vector is worth it where a vector is eight elements or more.
-    has_groups = facts.has_arg_groups and facts.lanes >= ARG_LANES
+    has_groups = facts.has_arg_groups and ARG_LANES <= facts.lanes <= r
     group = {"group": facts.lanes} if has_groups else {}
     if words:
         words |= group
