@@ -28,6 +28,7 @@ from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.reductions import REDUCTIONS
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
 from nearhint_compiler.frontend.worth import (
+    Work,
     alone,
     is_cheap,
     is_light,
@@ -282,6 +283,7 @@ class Fusion:
         readers, needed, reading = self._readers(), self._needed(), self._reading_nodes()
         inlined: dict[int, set[int]] = {unit: set() for unit in self.spaces}
         gone: set[int] = set()
+        work = Work({unit: len(units.members[unit]) for unit in self.spaces})
         for unit in units.in_order(self.spaces):
             into = readers.get(unit, set())
             nodes = [*units.members[unit], *sorted(inlined[unit])]
@@ -296,7 +298,10 @@ class Fusion:
             larger = any(self.spaces[reader].numel != self.spaces[unit].numel for reader in into)
             last = {node for member in units.members[unit] for node in reading.get(member, ())}
             last -= {*units.members[unit]}
-            if is_cheap(graph, nodes, copies=len(into), broadcast=larger, into=last):
+            places = {reader: self._places_in(unit, reader) for reader in into}
+            if is_cheap(graph, nodes, copies=len(into), broadcast=larger, into=last) and work.takes(
+                unit, places
+            ):
                 gone.add(unit)
                 for reader in into:
                     inlined[reader].update(nodes)
@@ -308,6 +313,18 @@ class Fusion:
         )
         again = frozenset(node for unit in gone for node in units.members[unit])
         return Fused(graph, groups, again | left)
+
+    def _places_in(self, unit: int, reader: int) -> int:
+        """At how many places, at most, a point of `reader` reads what `unit` computes."""
+        graph, members = self.graph, self.units.members
+        return len(
+            {
+                (read.value, read.dims, read.windows, read.shape)
+                for node in members[reader]
+                for read in graph.loops[node].reads
+                if graph.producers[graph.root(read.value)] in members[unit]
+            }
+        )
 
     def _is_table(self, unit: int) -> bool:
         """Whether some loop looks up elements of what a unit computes."""

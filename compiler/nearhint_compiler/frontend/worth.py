@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.joins import JOINS
@@ -15,6 +16,8 @@ CHEAP_NODES = 6
 """Nodes that are computed again: not those that are made of positions and numbers alone."""
 PART_NODES = 24
 """Nodes of a part that only a join reads: all parts are computed at each point, and one is used."""
+WORK_LIMIT, LEVEL_LIMIT = 128, 16
+"""Nodes that a point takes, and levels of what is computed where it is read, at most."""
 TINY_POINTS = 64
 HELD_ROW = 16_384
 """Elements of rows that a GPU's registers hold, which are read once however they lie."""
@@ -49,6 +52,29 @@ COPIES: Mapping[str, frozenset[str]] = {
 }
 """By device: ops that eager runs as fast as any Kernel when they stand alone. (On a GPU it joins
 rows of odd lengths, rolls, flips and looks up element by element.)"""
+
+
+@dataclass(slots=True)
+class Work:
+    """How many nodes a point of each unit takes, and through how many levels of what is inlined.
+
+    Both are bounds, as if nothing at two places were the same. A stencil that is applied again and
+    again takes five times as many nodes at each level, and each place at one is an index into
+    another: so much is neither quick to compute nor to compile.
+    """
+
+    nodes: dict[int, int]
+    levels: dict[int, int] = field(default_factory=dict)
+
+    def takes(self, unit: int, places: Mapping[int, int]) -> bool:
+        """Whether readers may compute `unit` at so many places each; if so, they do from now on."""
+        own, level = self.nodes[unit], self.levels.get(unit, 0) + 1
+        wanted = {reader: self.nodes[reader] + own * count for reader, count in places.items()}
+        if level > LEVEL_LIMIT or max(wanted.values()) > WORK_LIMIT:
+            return False
+        self.nodes.update(wanted)
+        self.levels.update({each: max(level, self.levels.get(each, 0)) for each in places})
+        return True
 
 
 def is_cheap(

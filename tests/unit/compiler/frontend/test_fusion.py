@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.unit.compiler.frontend.running import (
 from torch import Tensor
 from torch.nn import functional
 
+from nearhint_compiler.frontend.worth import WORK_LIMIT
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_rules import expr as ex
@@ -326,6 +328,30 @@ def test_places_for_a_part_of_a_table_stay_with_their_op() -> None:
         lambda x, at: x.exp().gather(-1, at[..., None]), drawn(9, 5, 8), place, target_kind="cuda"
     )
     assert any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+
+
+def smoothed(x: Tensor, steps: int) -> Tensor:
+    for _ in range(steps):
+        x = x.roll(1, 0) + x.roll(-1, 0) + x.roll(1, 1) + x.roll(-1, 1) - 4 * x
+    return x
+
+
+def grown(x: Tensor, steps: int) -> Tensor:
+    for _ in range(steps):
+        x = functional.pad(x, (1, 1)) * 2
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "steps", "target_kind"), [(smoothed, 3, "cpu"), (grown, 24, "cuda")]
+)
+def test_steps_that_read_one_another_at_several_places_grow_no_kernel_without_end(
+    function: Callable[..., Tensor], steps: int, target_kind: str
+) -> None:
+    """Each step computed where the next one reads it would be twice or five times as much each."""
+    lowered = check(partial(function, steps=steps), drawn(7, 5), target_kind=target_kind)
+    assert lowered.kernels
+    assert max(len(found.kernel.body) for found in lowered.kernels) <= 2 * WORK_LIMIT
 
 
 def test_attention_is_never_split() -> None:
