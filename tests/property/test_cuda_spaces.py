@@ -49,6 +49,12 @@ FOUND = {
           (body (load 0 p0) (load 1 (+ (* 3 p0) p1)) (mul f32 0 1) (store 2 (+ (* 3 p0) p1) 2)))""",
         (64, 1000),
     ),
+    "sums of bytes in planes that begin anywhere": (
+        """(kernel (symbols k0 k1) (pointwise k0) (reduction k1 2100) (params (in u8) (out i64))
+          (body (load 0 (+ (* 3001 k1 p0) (* 3001 r0) r1)) (cast i64 0) (reduce sum i64 1)
+            (store 1 p0 2)))""",
+        (8, 2100),
+    ),
 }
 """Kernels of whose candidates some could not be generated, and sizes."""
 

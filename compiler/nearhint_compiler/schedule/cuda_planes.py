@@ -135,7 +135,7 @@ def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
     r1 = _side(facts, schedule["r"], whole, least=shortest)
     if is_shared:
         longest = min(schedule["r"], covering(whole))
-        r1 = min(SHARED_SIDE, longest)
+        r1 = min(max(SHARED_SIDE, shortest), longest)
         while r1 < longest and not are_busy(outer * r1 / schedule["r"], schedule["splits"]):
             r1 *= 2
     elif schedule["r"] in ROBUST and _is_as_good(facts, schedule["r"], whole, r1):
