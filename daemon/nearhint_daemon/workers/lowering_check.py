@@ -64,6 +64,8 @@ CASE_BYTES, WIDENED = 256 << 20, 4
 """What all values of a case may take, and how many times what they take as they are: f16 in f64."""
 CASE_POINTS = 1 << 20
 """Points that are interpreted at once, of a case; beyond them its slabs are."""
+BEYOND_LEAST = 8
+"""Sizes that are tried where none of those ran."""
 SMALL_SCALE = 2.0**-7
 LARGEST = 0x7F7FFFFF
 """The bits of the largest finite f32."""
@@ -86,24 +88,35 @@ def check_lowering(
     """Compares at several sizes, up to the first that differs.
 
     Sizes at which the ops themselves refuse to run, or make other shapes than the Program says, are
-    left out: its ranges do not hold all that was assumed. If none is left, that is a problem.
-    Raises `OpNotAllowed`.
+    left out: its ranges do not hold all that was assumed. If none is left, just beyond the least
+    sizes some are looked for: so few may be what is split into as many parts as were captured. If
+    there are none, that is a problem. Raises `OpNotAllowed`.
     """
     worst, count = 0.0, 0
     if _f64_bytes(fallback, within_ranges(fallback.program, (1,))) > CASE_BYTES:
         kernel, fallback = with_small_tables(kernel, fallback)
     refusal = f"its values take more than {CASE_BYTES} bytes in f64 at any sizes"
     generator = torch.Generator().manual_seed(seed)
-    for sizes, scale in _cases(fallback):
-        try:
-            outcome = _compare(kernel, fallback, sizes, generator, scale=scale, device=device)
-        except (FallbackInvalid, InvalidExpression, SpaceTooLargeError) as error:
-            refusal = f"{error} at {sizes}"
-            continue
-        worst, count = max(worst, outcome.worst_error), count + 1
-        if outcome.problem:
-            return LoweringVerdict(f"{outcome.problem}, at {sizes}", worst, count)
+    for cases in (_cases(fallback), _beyond_least(fallback)):
+        for sizes, scale in () if count else cases:
+            try:
+                outcome = _compare(kernel, fallback, sizes, generator, scale=scale, device=device)
+            except (FallbackInvalid, InvalidExpression, SpaceTooLargeError) as error:
+                refusal = f"{error} at {sizes}"
+                continue
+            worst, count = max(worst, outcome.worst_error), count + 1
+            if outcome.problem:
+                return LoweringVerdict(f"{outcome.problem}, at {sizes}", worst, count)
     return LoweringVerdict("" if count else f"it could not be run: {refusal}", worst, count)
+
+
+def _beyond_least(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
+    """Where no other sizes could be run: all of them so many more than their least."""
+    least = [max(symbol.low, 1) for symbol in fallback.program.symbols]
+    for more in range(1, BEYOND_LEAST + 1) if least else ():
+        sizes = within_ranges(fallback.program, [size + more for size in least])
+        if _is_small(fallback, sizes):
+            yield sizes, 1.0
 
 
 def _cases(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:

@@ -296,6 +296,31 @@ def test_sizes_where_the_ops_make_another_shape_are_left_out() -> None:
     assert "ATen says" in check_lowering(wrong, fallback, seed=1).problem
 
 
+def test_sizes_that_alone_make_as_many_parts_as_were_captured_are_found() -> None:
+    """split(x, 2) has three parts of 5 or of 6; the ranges say what the last one's size does."""
+    last = tensor(ex.sub(S0, 4))
+    program = pr.Program(
+        (pr.Symbol("s0", 4),),
+        (tensor(S0),),
+        (
+            replace(
+                node("split.Tensor", pr.Ref(0), ex.Int(2), makes=(tensor(2), tensor(2), last)),
+                aliases=((0, 0), (1, 0), (2, 0)),
+            ),
+            node("exp.default", pr.Ref(3), makes=(last,)),
+        ),
+        (4,),
+    )
+    kernel, fallback = lowered(program)
+    found = check_lowering(kernel, fallback, seed=1)
+    assert found.problem == ""
+    assert found.cases == 2
+    wrong = edited(
+        kernel, lambda each: replace(each, name="neg") if isinstance(each, ir.Op) else each
+    )
+    assert "ATen says" in check_lowering(wrong, fallback, seed=1).problem
+
+
 def place_of_the_largest(factor: float) -> pr.Program:
     """argmax(x * factor + 1000) over rows."""
     x = tensor(S0, 40)
