@@ -16,7 +16,7 @@ CHEAP_NODES = 6
 """Nodes that are computed again: not those that are made of positions and numbers alone."""
 PART_NODES = 24
 """Nodes of a part that only a join reads: all parts are computed at each point, and one is used."""
-WORK_LIMIT, LEVEL_LIMIT = 128, 16
+WORK_LIMIT, LEVEL_LIMIT = 128, 8
 """Nodes that a point takes, and levels of what is computed where it is read, at most."""
 TINY_POINTS = 64
 HELD_ROW = 16_384
