@@ -109,8 +109,21 @@ def _terms(
             return np.asarray(np.maximum(own, np.where(np.isfinite(moved), moved, own)))
         case ir.Op("where", _, (condition, left, right)):
             # What is not chosen has no part in it, and may be NaN where no element lies.
-            chosen = np.where(values[condition], scales[left], scales[right])
-            return _anything(np.maximum(own, chosen), scales[condition])
+            chosen = np.maximum(own, np.where(values[condition], scales[left], scales[right]))
+            # Of a condition that is not known either is right.
+            between = np.abs(values[left] * 1.0 - values[right]) / arithmetic.relative
+            either = _fold_arrays([chosen, scales[left], scales[right], between])
+            if _is_exact(value):
+                either = np.asarray(np.where(values[left] == values[right], either, math.inf))
+            return np.asarray(np.where(np.isinf(scales[condition]), either, chosen))
+        case ir.Op("eq" | "ne" | "lt" | "le" | "gt" | "ge", _, (left, right)) if not (
+            _is_exact(values[left]) or (is_given(body, left) and is_given(body, right))
+        ):
+            # What is computed may be flushed below the smallest normal number, as said above.
+            is_wide = arithmetic.unit == PRECISIONS["f64"].unit
+            apart = np.abs(values[left] - values[right])
+            is_flushed = (apart > 0) & (apart < PRECISIONS["f64" if is_wide else "f32"].least)
+            return np.asarray(np.where(is_flushed, math.inf, own))
         case ir.Gather():
             return _anything(own, scales[node.place])
         case ir.Op("cast", dtype, (operand,)) if _truncates(values[operand], value):

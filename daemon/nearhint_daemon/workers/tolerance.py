@@ -24,9 +24,11 @@ output's elements may be excused.
 Where something jumps, an element may also be what the same operations make, each rounded to its own
 dtype: that is eager's answer, and where it has another whole number than f64, either is right.
 
-NaN must meet NaN, an infinity the same infinity. Integers and booleans must be equal. But where
-infinities and 80 are among the inputs, an element is excused if it depends on what its dtype cannot
-hold: of x = 160, f32 has infinity for log(1 + exp(x)), and NaN for exp(x) / (1 + exp(x)).
+NaN must meet NaN, an infinity the same infinity, or a number whose tolerance reaches so far.
+Integers and booleans must be equal, unless they are made of an integer that NaN was cast to, or of
+a comparison of what may be flushed (`magnitudes`). But where infinities and 80 are among the
+inputs, an element is excused if it depends on what its dtype cannot hold: of x = 160, f32 has
+infinity for log(1 + exp(x)), and NaN for exp(x) / (1 + exp(x)).
 """
 
 from __future__ import annotations

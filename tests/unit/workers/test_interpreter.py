@@ -112,7 +112,7 @@ def test_a_quotient_is_judged_by_the_terms_of_a_divisor_that_cancelled() -> None
         ("(reduce prod i32 1)", "i32", 3),
         ("(arg max i32 1 r0)", "i64", 3),
         ("(const i32 0x7) (lt bool 1 2) (reduce any bool 3)", "bool", 5),
-        ("(const i32 0x7) (lt bool 1 2) (where i32 3 2 2) (reduce max i32 4)", "i32", 6),
+        ("(const i32 0x7) (lt bool 1 2) (where i32 3 1 2) (reduce max i32 4)", "i32", 6),
         ("(cast i64 1) (gather 1 0 1 5 2) (reduce max i32 3)", "i32", 5),
         ("(scan prod i32 1) (reduce max i32 2)", "i32", 4),
     ],
@@ -128,6 +128,25 @@ def test_what_is_made_of_an_integer_that_may_be_any_may_be_anything(
     rows = np.array([[1.0, math.nan], [-math.inf, 2.0], [3e9, 2.0], [1.0, 2.0]], np.float32)
     (found,) = interpret(kernel, {"k0": 4}, [rows.ravel(), np.arange(5, dtype=np.int32)])
     assert np.isinf(found.magnitudes).tolist() == [True, True, True, False]
+
+
+def test_a_comparison_of_what_may_be_flushed_may_be_either_and_choose_either() -> None:
+    """softmax(x) > 0: of 200 less than the largest, exp is 0 in f32, and 1e-87 in f64."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out bool) (out f32) (out f32) (out bool))
+          (body (load 0 p0) (exp f32 0) (const f32 0x0) (gt bool 1 2) (store 1 p0 3)
+            (const f32 0x40000000) (where f32 3 5 2) (store 2 p0 6) (where f32 3 1 1)
+            (store 3 p0 8) (gt bool 0 2) (store 4 p0 10)))
+    """)
+    x = np.array([-200.0, -2.0], np.float32)
+    positive, chosen, same, given = interpret(kernel, {"k0": 2}, [x])
+    assert positive.magnitudes.tolist() == [math.inf, 1.0]
+    arithmetic = arithmetic_of(kernel, terms=1)
+    assert chosen.magnitudes[0] * arithmetic.relative == pytest.approx(2.0)
+    assert chosen.magnitudes[1] == 2.0
+    assert same.magnitudes[0] < 1e-30
+    assert given.magnitudes.tolist() == [0.0, 0.0]
 
 
 def test_no_infinity_is_zero() -> None:
