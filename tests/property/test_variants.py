@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 from tests.property.examples import unshrunk
+from tests.property.kernels import kernels
 from tests.property.test_lowering import programs
 
 from nearhint.launchers.detect import cpu_device
@@ -56,7 +57,7 @@ def lowered_kernels(draw: st.DrawFn) -> ir.Kernel:
     return draw(st.sampled_from(found)).kernel
 
 
-KERNELS = st.one_of(lowered_kernels(), st.sampled_from(CORPUS))
+KERNELS = st.one_of(lowered_kernels(), kernels(), st.sampled_from(CORPUS))
 
 
 def drawn_sizes(kernel: ir.Kernel, data: st.DataObject) -> dict[str, int]:
