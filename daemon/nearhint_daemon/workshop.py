@@ -53,6 +53,7 @@ TIMES = ("bench", "copy")
 WORKER_CODES: Mapping[str, type[DaemonError]] = {
     "MEMORY_LIMIT": HintTooLarge,
     "CC_MISSING": ToolchainMissing,
+    "COMPILER_KILLED": DeviceFull,
     "DISK_FULL": ScratchFull,
     "TOOLCHAIN_CHANGED": ToolchainMissing,
 }

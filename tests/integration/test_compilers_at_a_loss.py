@@ -15,7 +15,12 @@ from nearhint_proto.v1 import operation_service_pb2
 
 
 @pytest.mark.parametrize(
-    ("code", "told"), [("DISK_FULL", "SCRATCH_FULL"), ("TOOLCHAIN_CHANGED", "TOOLCHAIN_MISSING")]
+    ("code", "told"),
+    [
+        ("DISK_FULL", "SCRATCH_FULL"),
+        ("TOOLCHAIN_CHANGED", "TOOLCHAIN_MISSING"),
+        ("COMPILER_KILLED", "DEVICE_FULL"),
+    ],
 )
 def test_what_could_not_be_compiled_is_compiled_when_it_is_asked_for_again(
     code: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_daemon.workers.built import Built
-from nearhint_daemon.workers.errors import CcMissing, CompileFailed, DiskFull
+from nearhint_daemon.workers.errors import CcMissing, CompileFailed
 from nearhint_daemon.workers.limits import limit_child_cpu
-from nearhint_daemon.workers.scratch import is_full
+from nearhint_daemon.workers.refusals import refusal
 from nearhint_daemon.workers.starvation import Deadline
 from nearhint_daemon.workers.toolchain import CC
 
@@ -78,7 +78,7 @@ class Headers:
     def options(self, generated: Generated, *, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
         """What makes `cc` take the compiled header; none where the source includes no such thing.
 
-        Raises `CcTimedOut`, `DiskFull`.
+        Raises `CcTimedOut`, `DiskFull`, `CompilerKilled`.
         """
         flags = tuple(generated.flags)
         if _INTRINSICS not in generated.source:
@@ -110,7 +110,8 @@ def compile_c(
 ) -> Built:
     """Compiles C source in a fresh folder under `scratch`, faster with `headers`.
 
-    Raises `CcMissing`, `CompileFailed` with what `cc` said, `DiskFull`, or `CcTimedOut`.
+    Raises `CcMissing`, `CompileFailed` with what `cc` said, `DiskFull`, `CompilerKilled`, or
+    `CcTimedOut`.
     """
     if shutil.which(CC) is None:
         raise CcMissing("no C compiler: install one that is found as `cc`")
@@ -145,5 +146,5 @@ def _run(command: Sequence[str], folder: Path, timeout_s: float) -> str:
                 log, _ = running.communicate(timeout=step_s)
     if running.returncode != 0:
         said = log.strip() or f"cc ended with status {running.returncode}"
-        raise DiskFull(said) if is_full(said) else CompileFailed(said)
+        raise refusal(said)
     return log

@@ -199,7 +199,8 @@ def compile_variant(
 ) -> pb.Compiled:
     """Kernel + Schedule -> binary and launch metadata.
 
-    Raises `CompileFailed` and `CcMissing`, with a reproducer, `DiskFull` and `ToolchainChanged`.
+    Raises `CompileFailed` and `CcMissing`, with a reproducer, `DiskFull`, `CompilerKilled` and
+    `ToolchainChanged`.
     """
     target = target_from_proto(request.target)
     missing = set(target.toolchain) - set(toolchain)

@@ -24,15 +24,10 @@ from typing import Any
 
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_daemon.workers.built import Built
-from nearhint_daemon.workers.errors import (
-    CompileFailed,
-    DiskFull,
-    KernelOversized,
-    RequestInvalid,
-)
+from nearhint_daemon.workers.errors import CompileFailed, KernelOversized, RequestInvalid
 from nearhint_daemon.workers.libdevice import Libdevice
 from nearhint_daemon.workers.packed import scattered
-from nearhint_daemon.workers.scratch import is_full
+from nearhint_daemon.workers.refusals import refusal
 from nearhint_rules.artifact import CudaLaunch, NullArgument
 from nearhint_rules.target import CudaDevice, Target
 
@@ -103,7 +98,8 @@ def compile_cubin(
 ) -> Built:
     """Compiles Triton source in a fresh folder under `scratch`, faster with `libdevice`.
 
-    Raises `CompileFailed` with what Triton said, `DiskFull`, and `KernelOversized`.
+    Raises `CompileFailed` with what Triton said, `DiskFull`, `CompilerKilled` and
+    `KernelOversized`.
     """
     if not isinstance(target.device, CudaDevice) or not isinstance(generated.launch, CudaLaunch):
         raise RequestInvalid("Triton source for a Target that is no CUDA device")
@@ -114,7 +110,7 @@ def compile_cubin(
             compiled = _compile(generated, capability, Path(name), libdevice)
         except Exception as error:  # Triton's errors have no common base
             said = f"{type(error).__name__}: {error}"
-            raise (DiskFull(said) if is_full(said) else CompileFailed(said)) from error
+            raise refusal(said) from error
     if apart := next(scattered(str(compiled.asm["ttgir"])), ""):
         raise CompileFailed(f"packed elements that are no neighbours: {apart}")
     binary, ptx, metadata = compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata

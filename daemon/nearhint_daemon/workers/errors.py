@@ -124,6 +124,12 @@ class DiskFull(JobFailed):
     code = "DISK_FULL"
 
 
+class CompilerKilled(JobFailed):
+    """The system killed a compiler, for its memory: what was to be compiled is not at fault."""
+
+    code = "COMPILER_KILLED"
+
+
 class DeviceBroken(JobFailed):
     """The device failed under this process, and fails every call from now on; the worker leaves."""
 

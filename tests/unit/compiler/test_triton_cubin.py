@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.compiler.kernels import KERNELS
@@ -21,7 +22,7 @@ from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import cubin
 from nearhint_daemon.workers.cubin import compile_cubin, read_flags
-from nearhint_daemon.workers.errors import CompileFailed, DiskFull, KernelOversized
+from nearhint_daemon.workers.errors import CompileFailed, CompilerKilled, DiskFull, KernelOversized
 from nearhint_daemon.workers.libdevice import Libdevice
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch, NullArgument
@@ -405,4 +406,19 @@ def test_a_full_disk_is_no_failure_of_what_is_compiled(
     kernel = parse_kernel((KERNELS / "add_f32.ir").read_text())
     generated = generate(kernel, parse_schedule(POINTWISE), target(90))
     with pytest.raises(DiskFull, match="No space left"):
+        compile_cubin(generated, target(90), scratch=tmp_path)
+
+
+def test_an_assembler_that_the_system_kills_is_no_failure_of_what_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "ptxas"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    ptxas = SimpleNamespace(path=str(killed), version="12.8")
+    monkeypatch.setattr("triton.backends.nvidia.compiler.get_ptxas", lambda arch: ptxas)
+    monkeypatch.setattr("triton.backends.nvidia.compiler.get_ptxas_version", lambda arch: "12.8")
+    kernel = parse_kernel((KERNELS / "add_f32.ir").read_text())
+    generated = generate(kernel, parse_schedule(POINTWISE), target(90))
+    with pytest.raises(CompilerKilled, match="ptxas"):
         compile_cubin(generated, target(90), scratch=tmp_path)

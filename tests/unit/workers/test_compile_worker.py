@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -28,7 +29,13 @@ from nearhint_compiler.schedule import parse_schedule
 from nearhint_daemon.workers import cc, compile_worker, serve, toolchain
 from nearhint_daemon.workers.cc import CcTimedOut, Headers, commands, compile_c
 from nearhint_daemon.workers.compile_worker import compile_variant, handlers
-from nearhint_daemon.workers.errors import CcMissing, CompileFailed, DiskFull, ToolchainChanged
+from nearhint_daemon.workers.errors import (
+    CcMissing,
+    CompileFailed,
+    CompilerKilled,
+    DiskFull,
+    ToolchainChanged,
+)
 from nearhint_daemon.workers.reproducer import for_compile
 from nearhint_daemon.workers.serve import WorkerState
 from nearhint_daemon.workers.starvation import Starvation
@@ -253,6 +260,33 @@ def test_a_full_disk_is_no_failure_of_what_is_compiled(
         source = replace(hand_written(LOOP), source=included + hand_written(LOOP).source)
         with pytest.raises(DiskFull, match="No space left"):
             compile_c(source, scratch=tmp_path, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("kill -9 $$",),
+        ('echo "cc: fatal error: Killed signal terminated program cc1" >&2', "exit 1"),
+        ('echo "collect2: fatal error: ld terminated with signal 9 [Killed]" >&2', "exit 1"),
+    ],
+)
+def test_a_compiler_that_the_system_kills_is_no_failure_of_what_is_compiled(
+    lines: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_cc(tmp_path, monkeypatch, *lines)
+    with pytest.raises(CompilerKilled):
+        compile_c(hand_written(LOOP), scratch=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "said", ["kernel.c:1:1: error: 'Killed' undeclared", "cc: signal terminated program cc1"]
+)
+def test_a_compiler_that_refuses_a_source_was_not_killed(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_cc(tmp_path, monkeypatch, f'echo "{said}" >&2', "exit 1")
+    with pytest.raises(CompileFailed, match=re.escape(said)):
+        compile_c(hand_written(LOOP), scratch=tmp_path)
 
 
 def test_a_disk_that_fills_in_the_middle_of_a_job_is_told_as_such() -> None:
