@@ -154,6 +154,12 @@ class RequestInvalid(JobFailed):
     code = "REQUEST_INVALID"
 
 
+class MessageTooLarge(JobFailed):
+    """A request, or its answer, has more bytes than a frame may: no worker is at fault."""
+
+    code = "MESSAGE_TOO_LARGE"
+
+
 class DeviceWanted(JobFailed):
     """A client or a more urgent job wants the device: this job gave way, to be done again later."""
 

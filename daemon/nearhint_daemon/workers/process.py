@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nearhint_daemon.workers import scratch, wire
-from nearhint_daemon.workers.errors import FrameInvalid, WorkerDied, WorkerHung
+from nearhint_daemon.workers.errors import FrameInvalid, MessageTooLarge, WorkerDied, WorkerHung
 from nearhint_daemon.workers.exits import GIVE_WAY, RECYCLED, TELL
 from nearhint_daemon.workers.reproducer import for_lost_worker
 from nearhint_daemon.workers.stacks import innermost
@@ -126,12 +126,17 @@ class WorkerProcess:
         return self.ended.done() and self.ended.result() == RECYCLED
 
     async def exchange(self, request: pb.WorkerRequest, *, timeout_s: float) -> pb.WorkerResponse:
-        """Sends `request` and returns its answer.
+        """Sends `request` and returns its answer, which for one that is too long is an error.
 
         Raises `WorkerDied` or `WorkerHung`; the process is gone then, with all its group. Time in
         which it was ready to run and other processes ran does not count towards `timeout_s`.
         """
-        talk = asyncio.ensure_future(self._talk(request))
+        try:
+            frame = wire.frame(request.SerializeToString())
+        except MessageTooLarge as long:
+            told = pb.WorkerError(code=long.code, message=f"the request is {long}")
+            return pb.WorkerResponse(id=request.id, error=told)
+        talk = asyncio.ensure_future(self._talk(request, frame))
         try:
             either: set[asyncio.Future[Any]] = {talk, self.ended}
             await self._wait(either, timeout_s)
@@ -189,11 +194,11 @@ class WorkerProcess:
             if done:
                 return
 
-    async def _talk(self, request: pb.WorkerRequest) -> pb.WorkerResponse:
+    async def _talk(self, request: pb.WorkerRequest, frame: bytes) -> pb.WorkerResponse:
         if self._streams is None:
             self._streams = await asyncio.open_unix_connection(sock=self._socket)
         reader, writer = self._streams
-        writer.write(wire.frame(request.SerializeToString()))
+        writer.write(frame)
         await writer.drain()
         payload = await wire.read_frame(reader)
         try:

@@ -17,6 +17,7 @@ from nearhint_daemon.workers import wire
 from nearhint_daemon.workers.errors import (
     DiskFull,
     JobFailed,
+    MessageTooLarge,
     OutOfMemory,
     RequestInvalid,
     lacks_memory,
@@ -70,7 +71,12 @@ def serve(
         request = pb.WorkerRequest.FromString(payload)
         response = _answer(request, {**handlers, "ping": ready})
         response.id = request.id
-        wire.send(connection, response.SerializeToString())
+        try:
+            wire.send(connection, response.SerializeToString())
+        except MessageTooLarge as error:
+            answer = _failure(error.code, f"the answer is {error}", {})
+            answer.id = request.id
+            wire.send(connection, answer.SerializeToString())
         if state.is_damaged:
             sys.stderr.flush()
             os._exit(RECYCLED)

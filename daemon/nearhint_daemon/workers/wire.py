@@ -10,7 +10,7 @@ import asyncio
 import socket
 import struct
 
-from nearhint_daemon.workers.errors import FrameInvalid
+from nearhint_daemon.workers.errors import FrameInvalid, MessageTooLarge
 
 MAX_FRAME_BYTES = 64 << 20
 """More than any Artifact or Program that the daemon accepts."""
@@ -18,9 +18,9 @@ _LENGTH = struct.Struct(">I")
 
 
 def frame(payload: bytes) -> bytes:
-    """`payload` with its length before it; raises `FrameInvalid` if it is too long."""
+    """`payload` with its length before it; raises `MessageTooLarge` if it is too long."""
     if len(payload) > MAX_FRAME_BYTES:
-        raise FrameInvalid(f"{len(payload)} bytes, at most {MAX_FRAME_BYTES}")
+        raise MessageTooLarge(f"a message of {len(payload)} bytes, at most {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(payload)) + payload
 
 
@@ -52,7 +52,7 @@ def receive(connection: socket.socket) -> bytes | None:
 
 
 def send(connection: socket.socket, payload: bytes) -> None:
-    """Sends one payload."""
+    """Sends one payload; raises `MessageTooLarge`, and nothing is sent, if it is too long."""
     connection.sendall(frame(payload))
 
 

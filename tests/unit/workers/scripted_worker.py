@@ -47,6 +47,8 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
             end = time.monotonic() + float(argument)
             while time.monotonic() < end:
                 pass
+        case "long":
+            return pb.WorkerResponse(schedules=pb.Schedules(schedules=["x" * int(argument)]))
         case _:
             pass
     facts = (word, str(os.getpid()), os.getcwd(), *sorted(os.environ))

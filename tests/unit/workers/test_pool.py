@@ -24,6 +24,7 @@ from nearhint_daemon.workers.errors import (
 from nearhint_daemon.workers.pool import BenchPool, CompilePool
 from nearhint_daemon.workers.process import WorkerCommand
 from nearhint_daemon.workers.slot import REASONS, Restarts
+from nearhint_daemon.workers.wire import MAX_FRAME_BYTES
 from nearhint_proto.v1 import worker_pb2 as pb
 
 DEADLINE_S = 20.0
@@ -202,6 +203,22 @@ async def test_a_failed_job_is_an_answer_and_the_worker_lives_on(folder: Path) -
         assert "oh no" in response.error.message
         assert "answer" in response.error.reproducer["traceback.txt"]
         assert (await watched.run("hello"))[1] == pid
+
+
+@pytest.mark.parametrize("script", ["x" * MAX_FRAME_BYTES, f"long {MAX_FRAME_BYTES}"])
+def test_a_message_that_is_too_long_fails_its_job_and_the_worker_lives_on(
+    tmp_path: Path, script: str
+) -> None:
+    async def test(folder: Path) -> None:
+        async with pool(folder) as watched:
+            pid = (await watched.run("hello"))[1]
+            response = await watched.pool.run(job(script, 7), timeout_s=DEADLINE_S)
+            assert (response.id, response.error.code) == (7, "MESSAGE_TOO_LARGE")
+            assert f"at most {MAX_FRAME_BYTES}" in response.error.message
+            assert (await watched.run("hello"))[1] == pid
+            assert watched.lost.empty()
+
+    scenario(test)(tmp_path)
 
 
 @scenario

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from nearhint_daemon.workers import wire
-from nearhint_daemon.workers.errors import FrameInvalid
+from nearhint_daemon.workers.errors import FrameInvalid, MessageTooLarge
 
 
 def read_all(data: bytes) -> bytes:
@@ -48,5 +48,5 @@ def test_what_is_no_frame_is_refused(data: bytes) -> None:
 
 def test_a_payload_that_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 8)
-    with pytest.raises(FrameInvalid, match="9 bytes"):
+    with pytest.raises(MessageTooLarge, match="9 bytes"):
         wire.frame(b"123456789")
