@@ -28,7 +28,8 @@ from nearhint_daemon.store.rows import DevicePolicyRow, EventRow
 from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.turns import Order, Turns
 from nearhint_daemon.unbroken import to_its_end
-from nearhint_daemon.workers.errors import WorkersError, WorkerStartFailed
+from nearhint_daemon.workers import wire
+from nearhint_daemon.workers.errors import DeviceWanted, WorkersError, WorkerStartFailed
 from nearhint_proto import convert
 from nearhint_proto.v1 import worker_pb2
 from nearhint_rules.target import CudaDevice, Device
@@ -92,6 +93,8 @@ class _Slot:
     """What was read last says so; for `idle`."""
     held_by: Order = ()
     """Whose turn it is."""
+    is_wanted: bool = False
+    """By somebody else than the one whose turn it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +228,11 @@ class Devices:
         while True:
             slot = await self._allowed([self._slots[name] for name in names])
             if order < (Priority.REFINEMENT,) <= slot.held_by:
-                self._bench.interrupt(slot.name)
+                self._interrupt(slot)
             async with slot.turns.take(order):
                 # The policy may have changed while this was waiting.
                 if await self._may_run(slot):
-                    slot.held_by = order
+                    slot.held_by, slot.is_wanted = order, False
                     try:
                         yield slot.name
                     finally:
@@ -239,8 +242,13 @@ class Devices:
     async def run(
         self, name: str, request: worker_pb2.WorkerRequest, *, timeout_s: float
     ) -> worker_pb2.WorkerResponse:
-        """Runs one job on a device whose turn is held."""
+        """Runs one job on a device whose turn is held.
+
+        One that gives way is not begun once somebody else wants the device.
+        """
         slot = self._slots[name]
+        if slot.is_wanted and request.measure_hint.gives_way:
+            return wire.refused(request, DeviceWanted())
         try:
             response = await self._bench.run(request, timeout_s=timeout_s, device=name)
         except WorkerStartFailed as error:  # the device may be gone
@@ -248,6 +256,10 @@ class Devices:
             raise
         slot.problem = ""
         return response
+
+    def _interrupt(self, slot: _Slot) -> None:
+        slot.is_wanted = True
+        self._bench.interrupt(slot.name)
 
     def _announce(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -290,7 +302,7 @@ class Devices:
             for slot in self._slots.values():
                 if slot.device == device and slot.policy == "idle":
                     slot.idle_until_s = float("-inf")
-                    self._bench.interrupt(slot.name)
+                    self._interrupt(slot)
         self._announce()
 
     @staticmethod

@@ -97,7 +97,7 @@ class Bench:
 
     def _check_wanted(self) -> None:
         if self._is_wanted:
-            raise DeviceWanted("a client or a more urgent job wants the device")
+            raise DeviceWanted
 
     def handlers(self) -> Mapping[str, Handler]:
         """The jobs by the names of their fields."""
@@ -130,7 +130,7 @@ class Bench:
         job that fails, or gives way to a client that serves, leaves nothing there.
         """
         if self._device == "cpu":
-            return handler
+            return self._heedful(handler)
 
         def watched(request: pb.WorkerRequest) -> pb.WorkerResponse:
             from nearhint_daemon.workers.cuda_subject import device_errors, release_memory
@@ -152,7 +152,21 @@ class Bench:
                 self._state.is_damaged = True
                 raise
 
-        return watched
+        return self._heedful(watched)
+
+    def _heedful(self, handler: Handler) -> Handler:
+        """Who wants the device is heard until the job that has it ends, which may not yet be read.
+
+        What is heard after that concerns no job.
+        """
+
+        def heedful(request: pb.WorkerRequest) -> pb.WorkerResponse:
+            try:
+                return handler(request)
+            finally:
+                self._is_wanted = False
+
+        return heedful
 
     def _clear_references(self) -> None:
         if self._cuda_runs is not None:
@@ -196,7 +210,6 @@ class Bench:
 
     def measure_hint(self, request: pb.MeasureHint) -> pb.Measured:
         """Binaries and Fallback at one hint."""
-        self._is_wanted = False
         import torch
 
         from nearhint_daemon.workers.measure import measure

@@ -164,3 +164,6 @@ class DeviceWanted(JobFailed):
     """A client or a more urgent job wants the device: this job gave way, to be done again later."""
 
     code = "DEVICE_WANTED"
+
+    def __init__(self) -> None:
+        super().__init__("a client or a more urgent job wants the device")

@@ -134,8 +134,7 @@ class WorkerProcess:
         try:
             frame = wire.frame(request.SerializeToString())
         except MessageTooLarge as long:
-            told = pb.WorkerError(code=long.code, message=f"the request is {long}")
-            return pb.WorkerResponse(id=request.id, error=told)
+            return wire.refused(request, long)
         talk = asyncio.ensure_future(self._talk(request, frame))
         try:
             either: set[asyncio.Future[Any]] = {talk, self.ended}

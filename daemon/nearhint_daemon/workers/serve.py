@@ -74,9 +74,7 @@ def serve(
         try:
             wire.send(connection, response.SerializeToString())
         except MessageTooLarge as error:
-            answer = _failure(error.code, f"the answer is {error}", {})
-            answer.id = request.id
-            wire.send(connection, answer.SerializeToString())
+            wire.send(connection, wire.refused(request, error).SerializeToString())
         if state.is_damaged:
             sys.stderr.flush()
             os._exit(RECYCLED)

@@ -8,7 +8,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nearhint_daemon.workers.errors import PoolStopped, WorkerLost, WorkerStartFailed
+from nearhint_daemon.workers import wire
+from nearhint_daemon.workers.errors import (
+    DeviceWanted,
+    PoolStopped,
+    WorkerLost,
+    WorkerStartFailed,
+)
 from nearhint_daemon.workers.process import WorkerCommand, WorkerProcess
 from nearhint_proto.v1 import worker_pb2 as pb
 
@@ -75,6 +81,8 @@ class Slot:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._is_stopped = False
+        self._is_wanted = False
+        """By somebody else, while a job waits for its worker to start."""
 
     @property
     def is_busy(self) -> bool:
@@ -88,8 +96,10 @@ class Slot:
 
     def interrupt(self) -> None:
         """Asks the job of now to give way, if there is one and it can."""
-        if self._process is not None and self.is_busy:
-            self._process.interrupt()
+        if self.is_busy:
+            self._is_wanted = True
+            if self._process is not None:
+                self._process.interrupt()
 
     def warm_up(self) -> None:
         """Starts the worker in the background, if there is none."""
@@ -109,6 +119,7 @@ class Slot:
 
         Raises `WorkerDied`, `WorkerHung`, `WorkerStartFailed` or `PoolStopped`.
         """
+        self._is_wanted = False
         async with self._lock:
             try:
                 try:
@@ -126,6 +137,8 @@ class Slot:
 
     async def _attempt(self, request: pb.WorkerRequest, timeout_s: float) -> pb.WorkerResponse:
         process = await self._ready()
+        if self._is_wanted and request.measure_hint.gives_way:
+            return wire.refused(request, DeviceWanted())
         try:
             return await process.exchange(request, timeout_s=timeout_s)
         except WorkerLost as loss:

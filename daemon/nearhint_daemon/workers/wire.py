@@ -10,7 +10,8 @@ import asyncio
 import socket
 import struct
 
-from nearhint_daemon.workers.errors import FrameInvalid, MessageTooLarge
+from nearhint_daemon.workers.errors import FrameInvalid, JobFailed, MessageTooLarge
+from nearhint_proto.v1 import worker_pb2 as pb
 
 MAX_FRAME_BYTES = 64 << 20
 """More than any Artifact or Program that the daemon accepts."""
@@ -29,6 +30,12 @@ def _checked_length(header: bytes) -> int:
     if length > MAX_FRAME_BYTES:
         raise FrameInvalid(f"announces {length} bytes, at most {MAX_FRAME_BYTES}")
     return int(length)
+
+
+def refused(request: pb.WorkerRequest, error: JobFailed) -> pb.WorkerResponse:
+    """The answer to a request that no worker was asked, or whose own cannot be sent."""
+    problem = pb.WorkerError(code=error.code, message=str(error))
+    return pb.WorkerResponse(id=request.id, error=problem)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:

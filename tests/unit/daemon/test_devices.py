@@ -202,6 +202,34 @@ def test_a_refinement_gives_way_to_what_is_more_urgent(
     with_devices(tmp_path, scenario, bench=bench)
 
 
+def test_who_wants_a_device_before_the_job_that_holds_it_has_begun_is_heard(
+    tmp_path: Path,
+) -> None:
+    """What is timed on the CPU holds it while it waits for compilers to end."""
+    bench = FakeBenchPool(faults=lambda job, request: pb.WorkerResponse())
+    gives_way = pb.WorkerRequest(id=3, measure_hint=pb.MeasureHint(gives_way=True))
+    goes_on = pb.WorkerRequest(measure_hint=pb.MeasureHint())
+
+    async def scenario(devices: Devices) -> None:
+        async def come() -> None:
+            async with devices.turn(("cpu",), (Priority.LIVE_MISS,)) as name:
+                await devices.run(name, gives_way, timeout_s=1)
+
+        async with devices.turn(("cpu",), (Priority.REFINEMENT,)) as name:
+            coming = asyncio.create_task(come())
+            while not bench.interrupted:
+                await asyncio.sleep(0)
+            gave_way = await devices.run(name, gives_way, timeout_s=1)
+            assert (gave_way.id, gave_way.error.code) == (3, "DEVICE_WANTED")
+            assert bench.asked.total() == 0
+            await devices.run(name, goes_on, timeout_s=1)
+            assert bench.asked.total() == 1
+        await coming
+        assert bench.asked.total() == 2
+
+    with_devices(tmp_path, scenario, bench=bench)
+
+
 def test_a_policy_that_changes_while_a_job_waits_its_turn_holds_it_back(tmp_path: Path) -> None:
     async def scenario(devices: Devices) -> None:
         held = asyncio.Event()

@@ -13,12 +13,13 @@ import pytest
 import torch
 from tests.unit.workers.building import activation, compiled, default_source, lowered, norm
 
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import print_kernel
 from nearhint_daemon.workers import measure as measuring
 from nearhint_daemon.workers.bench_worker import Bench
 from nearhint_daemon.workers.clock import CpuClock
 from nearhint_daemon.workers.contest import MIN_SAMPLES, Contestant
-from nearhint_daemon.workers.errors import DeviceWanted, MemoryLimitExceeded
+from nearhint_daemon.workers.errors import DeviceWanted, MemoryLimitExceeded, RequestInvalid
 from nearhint_daemon.workers.inputs import size_bytes
 from nearhint_daemon.workers.measure import (
     PLACES,
@@ -36,6 +37,7 @@ from nearhint_proto.convert import fallback_to_proto, size_hint_to_proto
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import ALWAYS, Aligned, Divisible, Guard
+from nearhint_rules.plan import Fallback
 
 SIZES = {"s0": 3, "s1": 7}
 
@@ -176,7 +178,13 @@ def test_who_wants_the_device_while_a_measurement_is_being_prepared_is_heard(
             return getattr(measuring, name)
 
     monkeypatch.setitem(sys.modules, measuring.__name__, Slow(measuring.__name__))
-    request = pb.MeasureHint(
+    with pytest.raises(DeviceWanted):
+        bench.measure_hint(giving_way(kernel, fallback))
+
+
+def giving_way(kernel: ir.Kernel, fallback: Fallback) -> pb.MeasureHint:
+    """The original ops alone, which give way."""
+    return pb.MeasureHint(
         kernel_ir=print_kernel(kernel),
         fallback=fallback_to_proto(fallback),
         sizes=size_hint_to_proto({"s0": 4}),
@@ -186,5 +194,23 @@ def test_who_wants_the_device_while_a_measurement_is_being_prepared_is_heard(
         memory_limit_bytes=1 << 30,
         gives_way=True,
     )
+
+
+def test_who_wants_the_device_just_before_a_measurement_is_read_is_heard_and_later_forgotten() -> (
+    None
+):
+    bench = Bench("cpu", WorkerState(), "")
+    jobs = bench.handlers()
+    request = pb.WorkerRequest(measure_hint=giving_way(*lowered(activation())))
+    bench.give_way(0, None)
     with pytest.raises(DeviceWanted):
-        bench.measure_hint(request)
+        jobs["measure_hint"](request)
+    assert jobs["measure_hint"](request).measured.candidates
+    bench.give_way(0, None)
+    with pytest.raises(RequestInvalid):  # another job's end, however it ends
+        jobs["verify_variant"](
+            pb.WorkerRequest(
+                verify_variant=pb.VerifyVariant(kernel_ir=request.measure_hint.kernel_ir)
+            )
+        )
+    assert jobs["measure_hint"](request).measured.candidates

@@ -314,6 +314,35 @@ async def test_each_device_has_a_worker_of_its_own(folder: Path) -> None:
         await bench.stop()
 
 
+@pytest.mark.parametrize("is_warmed_up", [False, True])
+def test_who_wants_a_device_whose_worker_is_starting_is_heard(
+    tmp_path: Path, is_warmed_up: bool
+) -> None:
+    """For this job, or in the background."""
+
+    async def test(folder: Path) -> None:
+        fifo = folder / "fifo"
+        os.mkfifo(fifo)
+        bench = BenchPool(("cpu",), commands={"cpu": command(folder, device=f"late {fifo}")})
+        gives_way = pb.WorkerRequest(id=3, measure_hint=pb.MeasureHint(gives_way=True))
+        try:
+            if is_warmed_up:
+                bench.start()
+                await until(lambda: bench.pids() != ())
+            asked = asyncio.ensure_future(bench.run(gives_way, timeout_s=DEADLINE_S))
+            await until(lambda: bench.pids() != ())
+            await asyncio.sleep(0)
+            bench.interrupt("cpu")
+            await asyncio.to_thread(fifo.write_bytes, b"now")
+            assert ((await asked).id, asked.result().error.code) == (3, "DEVICE_WANTED")
+            again = await bench.run(gives_way, timeout_s=DEADLINE_S)
+            assert "no job" in again.error.message  # this worker was asked
+        finally:
+            await bench.stop()
+
+    scenario(test)(tmp_path)
+
+
 @scenario
 async def test_descriptors_do_not_grow_with_crashes(folder: Path) -> None:
     async with pool(folder) as watched:
