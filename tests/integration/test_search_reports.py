@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import (
+    SCHEDULES,
     FakeBenchPool,
     FakeCompilePool,
     answer,
@@ -19,7 +20,10 @@ from nearhint_daemon import logs
 from nearhint_daemon.store import queries
 from nearhint_daemon.store.rows import TriedRow
 from nearhint_daemon.tuning.search_reports import TILES, TRIED_ROWS
+from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, worker_pb2
+from nearhint_rules.expr import Sym
+from nearhint_rules.guard import Divisible, Guard, size_facts_hold
 
 LISTED = (
     "cpu.rows vector=8",
@@ -126,5 +130,49 @@ def test_what_was_tried_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
                 lambda reading: queries.tried_of_kernel(reading, "", "a" * 64, limit=100)
             )
             assert [row.dims for row in left] == ["7", "6", "5", "4", "3"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("asked", [((16,), (64,)), ((16, 64),)])
+def test_a_variant_that_no_size_of_a_hint_may_run_is_verified_at_another_hint(
+    asked: tuple[tuple[int, ...], ...], tmp_path: Path
+) -> None:
+    """Where all awkward sizes are too large, a hint is all that it can be verified at."""
+    guard = Guard((Divisible(Sym("k0"), 64),))
+    problem = "the Guard allows none of the sizes to run at"
+
+    def guarded(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+        asked = request.compile_variant
+        if job != "compile_variant" or asked.schedule != SCHEDULES[1]:
+            return None
+        made = answer(request)
+        made.compiled.guard.CopyFrom(convert.guard_to_proto(guard))
+        return made
+
+    def verify(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+        asked = request.verify_variant
+        if job != "verify_variant" or not asked.candidate.binary.guard.facts:
+            return None
+        if size_facts_hold(guard, convert.size_hint_from_proto(asked.sizes[0])):
+            return None
+        return worker_pb2.WorkerResponse(id=request.id, verdict=worker_pb2.Verdict(problem=problem))
+
+    async def scenario() -> None:
+        async with running(
+            tmp_path,
+            compile=FakeCompilePool(faults=guarded),
+            bench=FakeBenchPool(faults=verify, delay_s=0.001),
+        ) as daemon:
+            registered = await daemon.client.register(chain(1))
+            for sizes in asked:
+                assert (await daemon.client.tuned(registered, *sizes)).failed == 0
+            (table,) = map(convert.table_from_proto, await daemon.client.tables_of(registered))
+            served = {row.dims: table.variants[row.ranked[0][0]].schedule for row in table.hints}
+            assert (served[(16,)], served[(64,)]) == (SCHEDULES[0], SCHEDULES[1])
+            tried = daemon.core.store.read_now(
+                lambda reading: tuple(reading.where(TriedRow, dims="16", schedule=SCHEDULES[1]))
+            )
+            assert [(row.outcome, row.reason) for row in tried] == [("not_measured", problem)]
 
     asyncio.run(scenario())

@@ -70,7 +70,10 @@ def of_built(rows: Sequence[VariantRow], kept: Sequence[VariantRow]) -> dict[str
     found: dict[str, Outcome] = {}
     for row in rows:
         if row.state != "verified":
-            found[row.schedule] = Outcome("rejected", row.problem)
+            is_rejected = row.state == "rejected"
+            found[row.schedule] = Outcome(
+                "rejected" if is_rejected else "not_measured", row.problem
+            )
         elif by_binary[row.artifact] != row.schedule:
             found[row.schedule] = Outcome("identical", f"the binary of {by_binary[row.artifact]}")
     return found

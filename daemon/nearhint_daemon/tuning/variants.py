@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from nearhint_daemon import logs
@@ -24,6 +25,7 @@ from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.canonical import content_hash, identity
 from nearhint_rules.errors import RulesError
+from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.table import Variant
 from nearhint_rules.target import Target
 
@@ -83,18 +85,31 @@ class Variants:
         devices: Sequence[str],
         order: Order,
     ) -> VariantRow:
-        """The Variant once it was compared with its IR; its state may be "rejected"."""
+        """The Variant once it was compared with its IR; its state may be "rejected".
+
+        It stays "compiled" where its Guard allows none of the sizes that it could be run at.
+        """
         key = self._key(kernel, row.schedule, target)
-        row = self._store.read_now(lambda reading: reading.get(VariantRow, *key)) or row
-        row = self._unless_barred(row)
-        if row.state != "compiled":
-            return row
-        return await self._single_flight(
-            ("verify", key),
-            lambda: self._verify(
-                row, kernel, target, sizes, threads=threads, devices=devices, order=order
-            ),
-        )
+        while True:
+            row = self._store.read_now(lambda reading: reading.get(VariantRow, *key)) or row
+            row = self._unless_barred(row)
+            if row.state != "compiled":
+                return row
+            found = await self._single_flight(
+                ("verify", key),
+                partial(
+                    self._verify,
+                    row,
+                    kernel,
+                    target,
+                    sizes,
+                    threads=threads,
+                    devices=devices,
+                    order=order,
+                ),
+            )
+            if found.state != "compiled" or not _may_run(row, sizes):
+                return found  # else it was another's attempt, at sizes that are not its own
 
     async def candidate(self, row: VariantRow) -> pb.Candidate:
         """The Variant as a worker gets it; raises `ArtifactCorrupt` or `ArtifactUnknown`."""
@@ -239,6 +254,8 @@ class Variants:
         )
         if isinstance(verdict, VariantRow):
             return verdict
+        if not verdict.is_ok and not verdict.cases and not _may_run(row, sizes):
+            return replace(row, problem=verdict.problem)  # it may at other hints
         if not verdict.is_ok:
             files = {"kernel.ir": kernel.ir, "schedule.txt": row.schedule}
             folder = self._quarantine.keep(quarantine_key(row), files)
@@ -263,6 +280,12 @@ class Variants:
             if given_up is not None:
                 problem = f"{given_up.reason}; reproducer: {given_up.reproducer}"
                 return await self.reject(row, problem)
+
+
+def _may_run(row: VariantRow, sizes: Mapping[str, int]) -> bool:
+    """Whether the sizes are what a Variant needs."""
+    guard = types_pb2.Variant.FromString(row.message).guard
+    return size_facts_hold(convert.guard_from_proto(guard), sizes)
 
 
 def quarantine_key(row: VariantRow) -> str:
