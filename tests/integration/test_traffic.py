@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import random
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ from nearhint_daemon.traffic import histograms as traffic_module
 from nearhint_daemon.traffic.histograms import SIZES_LIMIT
 from nearhint_daemon.traffic.placing import LEAST_CALLS
 from nearhint_daemon.traffic.usage import Used
+from nearhint_daemon.tuning import publishing
 from nearhint_daemon.tuning.companions import odd_below, without_companions
 from nearhint_daemon.tuning.tuning_jobs import LADDER
 from nearhint_proto import convert
@@ -239,6 +241,45 @@ def test_a_program_more_takes_nothing_away_from_those_that_share_its_kernel(tmp_
                 for size in sizes:
                     answer = selector.select((size,), fallback=fallback)
                     assert (answer.hint, answer.reason) == ((size,), "winner")
+
+    asyncio.run(scenario())
+
+
+def test_a_hint_answers_a_bounded_number_of_programs_the_most_called_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "FALLBACKS_LIMIT", 2)
+
+    async def scenario() -> None:
+        async with running(tmp_path, compile=FakeCompilePool(faults=one_kernel)) as daemon:
+            registered = [
+                await daemon.client.register(chain(1, high=high)) for high in (4096, 5000, 6000)
+            ]
+            names = [each.plan.steps[0].launch.fallback for each in registered]
+
+            async def answered(number: int) -> set[int]:
+                assert (await daemon.client.tuned(registered[number], 64)).failed == 0
+                (table,) = await daemon.client.tables_of(registered[number])
+                return {names.index(each.fallback) for each in table.hints[0].fallbacks}
+
+            called = Used(registered[0].program_id, {"s0": 64}, 9, (0, 0, 9, 0))
+            await daemon.core.usage.report("one", [called], namespace="")
+            assert await answered(0) == {0}
+            assert await answered(1) == {0, 1}
+            assert await answered(2) == {0, 2}
+            assert await answered(1) == {0, 1}  # what went is timed when it is asked for again
+
+            async def probed(number: int) -> set[int]:
+                row = daemon.core.store.read_now(
+                    lambda reading: next(iter(reading.where(JobRow, kind="tune1")))
+                )
+                payload = json.loads(row.payload) | {"fallback": names[number]}
+                payload["points"] = [{"dims": [100], "near": {"s0": 100}}]
+                await daemon.core.probing.probe(row, payload)
+                (table,) = await daemon.client.tables_of(registered[number])
+                return {names.index(each.fallback) for each in table.probes[0].fallbacks}
+
+            assert [await probed(number) for number in range(3)] == [{0}, {0, 1}, {0, 2}]
 
     asyncio.run(scenario())
 

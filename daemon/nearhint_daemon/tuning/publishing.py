@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_daemon.errors import TableChanged, TableUnknown, WorkerRefused
@@ -22,7 +22,12 @@ from nearhint_daemon.tuning.companions import first_to_go
 from nearhint_daemon.tuning.drift import carried
 from nearhint_daemon.tuning.matrix import shared
 from nearhint_daemon.tuning.tasks import Task
-from nearhint_daemon.tuning.tuning_jobs import hint_prefixes, tune_prefixes, tunes_of
+from nearhint_daemon.tuning.tuning_jobs import (
+    fallback_prefixes,
+    hint_prefixes,
+    tune_prefixes,
+    tunes_of,
+)
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -35,6 +40,8 @@ from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, HintRow, Table, Timing
 RANKED_LIMIT = 48
 VARIANTS_LIMIT = 256
 """Of a Table: what a client takes."""
+FALLBACKS_LIMIT = 256
+"""Of a hint: each is of a Program that has the Kernel, and a daemon may meet any number of them."""
 MEASURED = "measured"
 PROBED_TIER = 2
 """What won at a probe is a measured winner, though nothing was searched there."""
@@ -127,12 +134,16 @@ class Publisher:
             table = self._tables.newest(key) or _empty(key, task.kernel.symbols.split())
             timed = self._unbarred(timed, table)
             table = with_hint(table, task.dims, task.fallback.id, timed, tier=tier)
+            rows, unanswered = self._answering_few(table.hints, task)
+            table = replace(table, hints=rows)
             evicted = self._evicted(table, task)
             kept = tuple(row for row in table.hints if row.dims not in evicted)
             table = replace(table, hints=kept, reason="", selector=DEFAULT_SELECTOR)
             table = fitted(table)
             if evicted:
                 await self._forget(key, evicted, staying={row.dims for row in kept})
+            if unanswered:
+                await self._store.write(lambda tx: queries.delete_jobs_under(tx, unanswered))
             measurements = self.measurements(task, timed)
             return await self._tables.publish(table, measurements, hint=task.dims)
 
@@ -150,6 +161,7 @@ class Publisher:
             for task, timed in contests:
                 kept = self._unbarred(timed, table)
                 table = with_probe(table, task.dims, task.fallback.id, kept)
+                table = replace(table, probes=self._answering_few(table.probes, task)[0])
                 measurements += self.measurements(task, kept)
             calls: defaultdict[tuple[int, ...], float] = defaultdict(float)
             for met in self._traffic.met(*key[:2]):
@@ -231,6 +243,25 @@ class Publisher:
             staying = {row.dims for row in kept}
             await self._forget(key, {row.dims for row in table.hints} - staying, staying=staying)
             await self._tables.publish(compacted(replace(table, hints=kept)))
+
+    def _answering_few(
+        self, rows: Sequence[HintRow], task: Task
+    ) -> tuple[tuple[HintRow, ...], list[str]]:
+        """Rows of which the one at a task's sizes answers no more Fallbacks than it may.
+
+        Beside them, how the keys of the jobs start that timed what has to go.
+        """
+        calls: defaultdict[str, float] = defaultdict(float)
+        for met in self._traffic.met(*task.table_key[:2]):
+            calls[met.fallback] += met.weight
+        row = next(each for each in rows if each.dims == task.dims)
+        few = answering_few(row, calls, latest=task.fallback.id, limit=FALLBACKS_LIMIT)
+        gone = [name for name, _ in row.fallbacks if name not in dict(few.fallbacks)]
+        staying = [each.dims for each in rows if each is not row]
+        return (
+            tuple(few if each is row else each for each in rows),
+            fallback_prefixes(task.table_key, task.dims, gone, staying=staying),
+        )
 
     def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:
         if len(table.hints) <= HINT_LIMIT:
@@ -381,6 +412,16 @@ def shortened(table: Table, row: HintRow, limit: int) -> HintRow:
     order = sorted(backwards, key=lambda position: position in wanted)
     gone = frozenset(order[:surplus])
     return replace(row, ranked=tuple(entry for entry in row.ranked if entry[0] not in gone))
+
+
+def answering_few(row: HintRow, calls: Mapping[str, float], *, latest: str, limit: int) -> HintRow:
+    """Of a row's Fallbacks at most `limit`: the latest, and those that are called the most."""
+    if len(row.fallbacks) <= limit:
+        return row
+    names = (name for name, _ in row.fallbacks)
+    order = sorted(names, key=lambda name: (name != latest, -calls.get(name, 0.0), name))
+    kept = frozenset(order[:limit])
+    return replace(row, fallbacks=tuple(each for each in row.fallbacks if each[0] in kept))
 
 
 def fitted(table: Table) -> Table:

@@ -256,6 +256,17 @@ def hint_prefixes(
     return [*_at_hints(search_prefixes(key), hints, staying=staying), cross_prefix(key)]
 
 
+def fallback_prefixes(
+    key: TableKey, dims: Dims, fallbacks: Iterable[str], *, staying: Collection[Dims] = ()
+) -> list[str]:
+    """How the keys of the jobs start that tune one hint, or its bucket's, beside Fallbacks.
+
+    Not its bucket's where that is one of the hints that are `staying`.
+    """
+    at_hint = _at_hints(search_prefixes(key), [dims], staying=staying)
+    return [f"{prefix}{fallback}/" for fallback in fallbacks for prefix in at_hint]
+
+
 def _at_hints(
     prefixes: Iterable[str], hints: Iterable[Dims], *, staying: Collection[Dims] = ()
 ) -> list[str]:

@@ -11,6 +11,7 @@ from nearhint_daemon.tuning.publishing import (
     RANKED_LIMIT,
     VARIANTS_LIMIT,
     Timed,
+    answering_few,
     fitted,
     shortened,
     unasked,
@@ -106,6 +107,15 @@ def test_probes_go_where_a_hint_takes_their_place_or_variants_are_new() -> None:
     assert [each.dims for each in known.probes] == [(18,)]
     fresh = with_hint(found, (64,), STEP, timed({0: 1000, 7: 900}), tier=2)
     assert fresh.probes == ()
+
+
+def test_a_row_answers_what_was_timed_last_and_the_most_called_of_the_others() -> None:
+    names = [f"{number:064x}" for number in range(6)]
+    here = replace(row((64,), {0: 1000}), fallbacks=tuple((name, timing(9)) for name in names))
+    calls = {names[4]: 3.0, names[1]: 7.0, "of another row": 9.0}
+    few = answering_few(here, calls, latest=names[5], limit=3)
+    assert few == replace(here, fallbacks=tuple(here.fallbacks[at] for at in (1, 4, 5)))
+    assert answering_few(few, calls, latest=names[5], limit=3) is few
 
 
 def test_companions_leave_a_full_table_first_then_what_is_beyond_hints() -> None:
