@@ -40,7 +40,7 @@ class Endpoint:
     def __init__(self, routes: Mapping[str, Callable[[], Answer]]) -> None:
         self._routes = dict(routes)
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def start(self, port: int) -> str:
         """Listens on `port`, or a free one for 0; returns `HOST:PORT`. Raises `OSError`."""
@@ -56,10 +56,12 @@ class Endpoint:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= CONNECTIONS_LIMIT:
-            writer.close()
-            return
-        self._open += 1
+        if len(self._open) >= CONNECTIONS_LIMIT:
+            # Who asks is answered at once: the oldest has asked nothing yet, or reads no answer.
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
             async with asyncio.timeout(READ_LIMIT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -70,7 +72,7 @@ class Endpoint:
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a slow or broken client: nothing to tell it
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
