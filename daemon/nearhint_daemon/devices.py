@@ -14,11 +14,11 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import InvalidRequest, NoDevice
@@ -60,7 +60,11 @@ class Bench(Protocol):
         ...
 
     async def hello(self, device: str | None = None) -> worker_pb2.Pong:
-        """What a worker runs on."""
+        """What a worker runs on, as it was when it was ready."""
+        ...
+
+    async def look(self, device: str) -> worker_pb2.Pong:
+        """What a worker runs on now."""
         ...
 
     async def run(
@@ -87,6 +91,9 @@ class _Slot:
     address: str = ""
     """Of a GPU its place on the bus: its number here says nothing where only some are visible."""
     problem: str = ""
+    is_looked_at: bool = False
+    """What it is may have changed, and its worker is being asked."""
+    looked_at_s: float = float("-inf")
     idle_until_s: float = float("-inf")
     """What was read last says so."""
     is_busy: bool = False
@@ -130,7 +137,7 @@ class Devices:
         self._is_idle = is_idle or _is_idle
         self._slots = {name: _Slot(name, Turns(1), default_policy) for name in bench.devices}
         self._changed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Reads the kept policies, and asks each worker what it runs on."""
@@ -140,15 +147,14 @@ class Devices:
             )
             if row is not None:
                 slot.policy = row.policy
-            self._tasks.append(
-                asyncio.create_task(self._meet(slot), name=f"devices-meet {slot.name}")
-            )
+            self._begin(self._meet(slot))
 
     async def stop(self) -> None:
         """Stops asking."""
-        for task in self._tasks:
+        tasks = tuple(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def states(self) -> tuple[DeviceState, ...]:
         """Every device as it is now."""
@@ -193,8 +199,20 @@ class Devices:
     def require(self, device: Device) -> None:
         """Raises `NoDevice` if no device here is, or may turn out to be, of this kind."""
         slots = self._slots.values()
-        if not any(slot.device == device or self._may_match(slot, device) for slot in slots):
+        if any(slot.device == device or self._may_match(slot, device) for slot in slots):
+            return
+        # The power limit of a GPU is a part of it, and may be changed while it is used.
+        late_s = self._monotonic() - HELLO_RETRY_S
+        changed = [
+            slot
+            for slot in slots
+            if isinstance(slot.device, CudaDevice) and slot.looked_at_s <= late_s
+        ]
+        if not isinstance(device, CudaDevice) or not changed:
             raise NoDevice("no device of this daemon matches the Target")
+        for slot in changed:
+            slot.is_looked_at, slot.looked_at_s = True, self._monotonic()
+            self._begin(self._look(slot))
 
     async def may_use(self, device: Device) -> bool:
         """Whether the policy of a device of exactly this kind allows work on it now."""
@@ -257,6 +275,11 @@ class Devices:
         slot.problem = ""
         return response
 
+    def _begin(self, asking: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(asking)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _interrupt(self, slot: _Slot) -> None:
         slot.is_wanted = True
         self._bench.interrupt(slot.name)
@@ -308,7 +331,8 @@ class Devices:
     @staticmethod
     def _may_match(slot: _Slot, device: Device) -> bool:
         is_cuda = isinstance(device, CudaDevice)
-        return slot.device is None and not slot.problem and slot.name.startswith(CUDA) == is_cuda
+        is_met = slot.is_looked_at or (slot.device is None and not slot.problem)
+        return is_met and slot.name.startswith(CUDA) == is_cuda
 
     async def _meet(self, slot: _Slot) -> None:
         while slot.device is None:
@@ -319,11 +343,30 @@ class Devices:
                 self._announce()
                 await asyncio.sleep(HELLO_RETRY_S)
                 continue
-            slot.device = convert.device_from_proto(pong.device)
-            slot.address = pong.bus_id or slot.name
-            slot.problem = ""
+            self._met(slot, pong)
             logs.info("device_ready", device=slot.name, ready_s=round(pong.ready_s, 2))
+
+    async def _look(self, slot: _Slot) -> None:
+        """Asks a worker anew what it runs on."""
+        before = slot.device
+        try:
+            pong = await self._bench.look(slot.name)
+        except WorkersError as error:
+            _set_unusable(slot, error)
+        else:
+            self._met(slot, pong)
+            if slot.device != before:
+                logs.info("device_changed", device=slot.name, before=before, now=slot.device)
+        finally:
+            slot.is_looked_at = False
             self._announce()
+
+    def _met(self, slot: _Slot, pong: worker_pb2.Pong) -> None:
+        slot.device = convert.device_from_proto(pong.device)
+        slot.address = pong.bus_id or slot.name
+        slot.problem = ""
+        slot.looked_at_s = self._monotonic()
+        self._announce()
 
 
 def _set_unusable(slot: _Slot, error: WorkersError) -> None:

@@ -289,6 +289,9 @@ class FakeBenchPool:
     async def hello(self, device: str | None = None) -> pb.Pong:
         return pb.Pong(device=convert.device_to_proto(CPU))
 
+    async def look(self, device: str) -> pb.Pong:
+        return await self.hello(device)
+
     def interrupt(self, device: str) -> None:
         self.interrupted.append(device)
 

@@ -20,7 +20,15 @@ _TEXT_BYTES = 96
 
 @lru_cache
 def cuda_device(device_index: int = 0) -> CudaDevice:
-    """The CUDA device of this number, as the process numbers them; raises `CudaUnavailable`.
+    """The CUDA device of this number, as the process numbers them, when it was first asked for.
+
+    Raises `CudaUnavailable`.
+    """
+    return cuda_device_now(device_index)
+
+
+def cuda_device_now(device_index: int = 0) -> CudaDevice:
+    """The CUDA device of this number as it is now; raises `CudaUnavailable`.
 
     No context is made. Where the management library is missing, the power limit reads 0.
     """

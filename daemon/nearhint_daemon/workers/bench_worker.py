@@ -335,12 +335,12 @@ def cuda_index(device: str) -> int:
 
 
 def describe(device: str) -> Device:
-    """The device half of a Target."""
+    """The device half of a Target, as it is now: the power limit of a GPU may change."""
     if device == "cpu":
         return cpu_device()
-    from nearhint.launchers.detect_cuda import cuda_device
+    from nearhint.launchers.detect_cuda import cuda_device_now
 
-    return cuda_device(cuda_index(device))
+    return cuda_device_now(cuda_index(device))
 
 
 def bus_id_of(device: str) -> str:
@@ -404,17 +404,13 @@ def main() -> None:
     state = WorkerState()
     bench = Bench(arguments.device, state, priority)
     signal.signal(GIVE_WAY, bench.give_way)
-    pong = pb.Pong(
-        device=device_to_proto(describe(arguments.device)),
-        bus_id=bus_id_of(arguments.device),
-        ready_s=seconds_since_spawn(),
-    )
-    serve(
-        arguments.descriptor,
-        bench.handlers(),
-        state,
-        ready=lambda _: pb.WorkerResponse(pong=pong),
-    )
+    bus_id, ready_s = bus_id_of(arguments.device), seconds_since_spawn()
+
+    def ready(request: pb.WorkerRequest) -> pb.WorkerResponse:
+        device = device_to_proto(describe(arguments.device))
+        return pb.WorkerResponse(pong=pb.Pong(device=device, bus_id=bus_id, ready_s=ready_s))
+
+    serve(arguments.descriptor, bench.handlers(), state, ready=ready)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,13 @@ class BenchPool:
         """What the worker of `device` (default: the first) runs on; raises `WorkerStartFailed`."""
         return await self._slot(device).hello()
 
+    async def look(self, device: str) -> pb.Pong:
+        """What the worker of `device` runs on now: it is asked, after the jobs that came before.
+
+        Raises as `CompilePool.run` does.
+        """
+        return await self._slot(device).look()
+
     async def run(
         self, request: pb.WorkerRequest, *, timeout_s: float, device: str | None = None
     ) -> pb.WorkerResponse:

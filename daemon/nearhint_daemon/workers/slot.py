@@ -114,6 +114,16 @@ class Slot:
         assert self.pong is not None
         return self.pong
 
+    async def look(self) -> pb.Pong:
+        """What the worker says of itself now, once it has done what it is doing.
+
+        Raises `WorkerDied`, `WorkerHung`, `WorkerStartFailed` or `PoolStopped`.
+        """
+        ping = pb.WorkerRequest(ping=pb.Ping())
+        answer = await self.run(ping, timeout_s=self.command.start_timeout_s)
+        self.pong = answer.pong
+        return answer.pong
+
     async def run(self, request: pb.WorkerRequest, *, timeout_s: float) -> pb.WorkerResponse:
         """Runs one job; the deadline counts from when the worker is ready for it.
 

@@ -5,6 +5,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.integration.fake_workers import CPU, FakeBenchPool, FakeCompilePool
 from tests.unit.daemon.stores import Seen
 
 from nearhint_daemon import devices
-from nearhint_daemon.devices import SPELL_S, Devices, default_names
+from nearhint_daemon.devices import HELLO_RETRY_S, SPELL_S, Devices, default_names
 from nearhint_daemon.errors import InvalidRequest, NoDevice
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.metrics import Metrics
@@ -268,6 +269,51 @@ def test_only_a_device_of_exactly_this_kind_is_used(tmp_path: Path) -> None:
             devices.require(CudaDevice("H100", 90, 132, 80 * 2**30, "550", 700))
 
     with_devices(tmp_path, scenario)
+
+
+def test_a_gpu_whose_power_limit_changes_is_found_by_those_who_see_the_new_one(
+    tmp_path: Path,
+) -> None:
+    gpu = CudaDevice("H100", 90, 132, 80 << 30, "550", 700)
+    now_s = 100.0
+
+    class Limited(FakeBenchPool):
+        device = gpu
+        looks = 0
+
+        async def hello(self, device: str | None = None) -> pb.Pong:
+            is_cpu = device == "cpu"
+            return await super().hello() if is_cpu else self.as_pong(gpu)
+
+        async def look(self, device: str) -> pb.Pong:
+            self.looks += 1
+            return self.as_pong(self.device)
+
+        def as_pong(self, device: CudaDevice) -> pb.Pong:
+            return pb.Pong(device=convert.device_to_proto(device))
+
+    bench = Limited(devices=("cpu", "cuda:0"))
+    limited, other = replace(gpu, power_limit_w=500), replace(gpu, model="B200")
+
+    async def scenario(devices: Devices) -> None:
+        nonlocal now_s
+        assert await devices.names_for(gpu) == ("cuda:0",)
+        bench.device = limited
+        now_s += HELLO_RETRY_S
+        devices.require(limited)
+        assert await devices.names_for(limited) == ("cuda:0",)
+        assert bench.looks == 1
+        # Whoever sees another device does not have it looked at over and over.
+        for device in (gpu, other):
+            with pytest.raises(NoDevice):
+                devices.require(device)
+        now_s += HELLO_RETRY_S
+        with pytest.raises(NoDevice):
+            await devices.names_for(other)
+        assert bench.looks == 2
+        assert await devices.names_for(limited) == ("cuda:0",)
+
+    with_devices(tmp_path, scenario, bench=bench, monotonic=lambda: now_s)
 
 
 def test_a_device_that_disappears_is_told_until_it_works_again(tmp_path: Path) -> None:

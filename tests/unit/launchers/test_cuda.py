@@ -395,7 +395,9 @@ def test_a_device_is_described_by_what_changes_its_timings(
     assert device.multiprocessors == 132
     assert device.memory_bytes == 80 << 30
     assert (device.driver, device.power_limit_w) == ("580.159.04", 700)
+    management = ("580.159.04", 500)
     assert detect_cuda.cuda_device(1) is device
+    assert detect_cuda.cuda_device_now(1).power_limit_w == 500
 
 
 def test_without_the_management_library_the_kernel_module_names_the_driver(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from nearhint_daemon.workers.serve import WorkerState, parse_arguments, serve
 from nearhint_proto.v1 import worker_pb2 as pb
 
 STATE = WorkerState()
+PINGS = itertools.count(1)
 
 
 def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
@@ -67,7 +69,9 @@ def main() -> None:
         arguments.descriptor,
         {"compile_variant": answer},
         STATE,
-        ready=lambda _: pb.WorkerResponse(pong=pb.Pong(toolchain=["cc 1.2.3"])),
+        ready=lambda _: pb.WorkerResponse(
+            pong=pb.Pong(toolchain=["cc 1.2.3"], ready_s=next(PINGS))
+        ),
     )
 
 

@@ -310,6 +310,9 @@ async def test_each_device_has_a_worker_of_its_own(folder: Path) -> None:
         ]
         assert len({pid for _, pid, *_ in pids}) == 2
         assert (await bench.hello()).toolchain == ["cc 1.2.3"]
+        looks = [(await bench.look("cpu")).ready_s for _ in range(2)]
+        assert looks == [2.0, 3.0]  # it is asked anew each time
+        assert (await bench.hello()).ready_s == 3.0
     finally:
         await bench.stop()
 
