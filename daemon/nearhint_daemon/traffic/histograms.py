@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -81,6 +81,15 @@ def decayed(weight: float, age_s: float, *, half_life_s: float) -> float:
     return weight * math.exp2(-max(age_s, 0.0) / half_life_s)
 
 
+@dataclass(slots=True)
+class _Bucket:
+    """The calls of all sizes in it together, as of `at_s`, and how many sizes those are."""
+
+    calls: float = 0.0
+    at_s: float = 0.0
+    sizes: int = 0
+
+
 class Histogram:
     """The sizes of one Kernel, and which of them are to be written or deleted."""
 
@@ -88,12 +97,14 @@ class Histogram:
         self._half_life_s = half_life_s
         self._limit = limit
         self._sizes: dict[Site, Met] = {}
+        self._buckets: defaultdict[Dims, _Bucket] = defaultdict(_Bucket)
         self._changed: set[Site] = set()
         self._dropped: set[Site] = set()
 
     def load(self, met: Met) -> None:
         """Takes what was written before."""
         self._sizes[met.site] = met
+        self._count(met.dims, met.weight, met.at_s, sizes=1)
 
     def add(self, site: Site, calls: float, *, program: str, sizes: str, now_s: float) -> None:
         """Counts calls; where there is no room, what weighs least goes."""
@@ -102,6 +113,7 @@ class Histogram:
         if known is not None:
             first_at_s, before = known.first_at_s, self._now(known, now_s).weight
         self._sizes[site] = Met(*site, before + calls, now_s, first_at_s, program, sizes)
+        self._count(site[1], calls, now_s, sizes=known is None)
         self._changed.add(site)
         self._dropped.discard(site)
         if len(self._sizes) > self._limit:
@@ -111,6 +123,13 @@ class Histogram:
         """All sizes with their weights now, the heaviest first."""
         met = [self._now(each, now_s) for each in self._sizes.values()]
         return sorted(met, key=lambda each: (-each.weight, each.dims, each.fallback))
+
+    def calls_in(self, wanted: Dims, now_s: float) -> float:
+        """The weights now of all sizes in a bucket together."""
+        found = self._buckets.get(wanted)
+        if found is None:
+            return 0.0
+        return decayed(found.calls, now_s - found.at_s, half_life_s=self._half_life_s)
 
     def fade(self, now_s: float) -> None:
         """Lets go of what is as good as never met."""
@@ -139,8 +158,21 @@ class Histogram:
         weight = decayed(met.weight, now_s - met.at_s, half_life_s=self._half_life_s)
         return replace(met, weight=weight, at_s=max(now_s, met.at_s))
 
+    def _count(self, dims: Dims, calls: float, at_s: float, *, sizes: int) -> None:
+        """Adds to a bucket's calls, or takes away; all that is in one fades alike."""
+        key = bucket(dims)
+        found = self._buckets[key]
+        now_s = max(found.at_s, at_s)
+        before = decayed(found.calls, now_s - found.at_s, half_life_s=self._half_life_s)
+        added = decayed(calls, now_s - at_s, half_life_s=self._half_life_s)
+        found.calls, found.at_s = max(0.0, before + added), now_s
+        found.sizes += sizes
+        if not found.sizes:
+            del self._buckets[key]
+
     def _drop(self, site: Site) -> None:
-        del self._sizes[site]
+        met = self._sizes.pop(site)
+        self._count(met.dims, -met.weight, met.at_s, sizes=-1)
         self._changed.discard(site)
         self._dropped.add(site)
 
@@ -294,10 +326,11 @@ class Traffic:
         dims = payload.get("dims")
         if not isinstance(dims, list | tuple):
             return 0
+        histogram = self._kernels.get((namespace, str(payload.get("kernel", ""))))
+        if histogram is None:
+            return 0
         wanted = bucket([int(size) for size in dims])
-        met = self.met(namespace, str(payload.get("kernel", "")))
-        calls = sum(each.weight for each in met if bucket(each.dims) == wanted)
-        return int(calls).bit_length()
+        return int(histogram.calls_in(wanted, self._clock())).bit_length()
 
     async def _launched(self, namespace: str, program: str, text: str) -> tuple[Launched, ...]:
         """The Kernels that a Program launches at sizes, with their own sizes, each once."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import cast
 
 import pytest
@@ -23,11 +24,13 @@ from nearhint_daemon.traffic.histograms import (
     FORGOTTEN,
     SIZES_LIMIT,
     Histogram,
+    Met,
     Traffic,
     decayed,
 )
 from nearhint_daemon.tuning.lowered import Lowered, decode
 from nearhint_proto import convert
+from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import Dims
 
 HALF_LIFE_S = 60.0
@@ -373,6 +376,41 @@ def test_heat_is_in_octaves_of_calls_in_the_bucket(tmp_path: Path) -> None:
         await kept.store.close()
 
     asyncio.run(scenario())
+
+
+def test_heat_is_known_without_a_look_at_every_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that waits is ordered by it every few seconds."""
+    monkeypatch.setattr(Histogram, "hottest", None)
+
+    async def scenario() -> None:
+        kept = Kept(tmp_path)
+        await kept.store.start()
+        await kept.meet(15, 17, calls=5)
+        kept.clock.now_s += HALF_LIFE_S
+        assert kept.traffic.heat("", {"kernel": KERNEL, "dims": [16]}) == 3
+        await kept.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_calls_of_a_bucket_are_those_of_its_sizes() -> None:
+    """However they came, faded or were crowded out."""
+    drawn, now_s = Random(5), 0.0
+    histogram = Histogram(half_life_s=HALF_LIFE_S, limit=12)
+    histogram.load(Met("f", (9,), 4.0, now_s, now_s, "p", "s0=9"))
+    for number in range(600):
+        now_s += drawn.choice([0.0, 1.0, HALF_LIFE_S / 4])
+        site = (drawn.choice("fg"), (drawn.randrange(1, 40),))
+        histogram.add(site, float(drawn.randrange(1, 9)), program="p", sizes="", now_s=now_s)
+        if number % 50 == 49:
+            now_s += 9 * HALF_LIFE_S
+            histogram.fade(now_s)
+        met = histogram.hottest(now_s)
+        for wanted in ((size,) for size in (1, 2, 4, 8, 16, 32, 64)):
+            calls = sum(each.weight for each in met if bucket(each.dims) == wanted)
+            assert histogram.calls_in(wanted, now_s) == pytest.approx(calls, abs=1e-9)
 
 
 def test_what_is_being_written_when_the_daemon_stops_is_kept(tmp_path: Path) -> None:
