@@ -136,7 +136,7 @@ class Restorer:
         wanted_bytes -= await asyncio.to_thread(
             self._store.files.remove_unknown, known, now_s=self._store.now()
         )
-        kept = self._tables.artifacts() | self._in_hand()
+        kept = await self._tables.artifacts() | self._in_hand()
         gone: list[ArtifactRow] = []
         for row in rows:
             if wanted_bytes <= 0:

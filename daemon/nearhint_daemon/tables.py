@@ -116,13 +116,24 @@ class TableIndex:
         generations = {key: entry.generation for key, entry in self._entries.items()}
         return tuple(sorted(generations, key=lambda key: generations[key])[-count:])
 
-    def artifacts(self) -> frozenset[str]:
-        """The hashes of all binaries that some Table ranks."""
-        return frozenset(
-            variant.artifact.sha256
-            for entry in self._entries.values()
-            for variant in types_pb2.Table.FromString(entry.message).variants
-        )
+    async def artifacts(self) -> frozenset[str]:
+        """The hashes of all binaries that some Table ranks, or has ranked while this was asked.
+
+        There may be thousands of Tables: others go first after each.
+        """
+        found: set[str] = set()
+        seen: dict[TableKey, int] = {}
+        while unseen := [
+            (key, entry)
+            for key, entry in self._entries.items()
+            if seen.get(key) != entry.generation
+        ]:
+            for key, entry in unseen:
+                table = types_pb2.Table.FromString(entry.message)
+                found.update(variant.artifact.sha256 for variant in table.variants)
+                seen[key] = entry.generation
+                await asyncio.sleep(0)
+        return frozenset(found)
 
     def newest(self, key: TableKey) -> Table | None:
         """The newest Table."""

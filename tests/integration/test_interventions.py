@@ -94,7 +94,7 @@ def test_a_pin_outlives_the_eviction_of_hints_and_keeps_its_binary(tmp_path: Pat
         assert (2,) not in [row.dims for row in table.hints]
         assert await kernel.runs(2) == (SLOW, "pinned")
         slow = next(each for each in table.variants if each.schedule == SLOW)
-        assert slow.artifact.sha256 in daemon.core.tables.artifacts()
+        assert slow.artifact.sha256 in await daemon.core.tables.artifacts()
 
     go(tmp_path, scenario, measure_memory_bytes=2**50)
 

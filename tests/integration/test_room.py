@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from nearhint_daemon.store.artifacts import BEFORE_ITS_ROW_S
 from nearhint_daemon.store.rows import ArtifactRow, VariantRow
 from nearhint_daemon.tuning.publishing import Timed
 from nearhint_daemon.tuning.tasks import Task
-from nearhint_proto.v1 import worker_pb2
+from nearhint_proto.v1 import types_pb2, worker_pb2
 from nearhint_rules.table import Table
 
 
@@ -75,6 +76,31 @@ def test_what_is_being_tuned_makes_no_room(tmp_path: Path, monkeypatch: pytest.M
             assert table.hints
             for variant in table.variants:
                 assert await daemon.client.fetch(variant.artifact.sha256)
+
+    asyncio.run(scenario())
+
+
+def test_others_go_on_while_all_tables_are_looked_through_and_what_comes_meanwhile_counts(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            tables = daemon.core.tables
+            registered = await daemon.client.register(chain(4))
+            await daemon.client.tuned(registered, 64)
+            row = daemon.core.store.read_now(lambda reading: next(queries.newest_tables(reading)))
+            message = types_pb2.Table.FromString(row.message)
+            ranked = {variant.artifact.sha256 for variant in message.variants}
+            message.variants[0].artifact.sha256 = late = "1" * 64
+            later = replace(
+                row, message=message.SerializeToString(), generation=row.generation + 100
+            )
+            looking = asyncio.create_task(tables.artifacts())
+            for _ in range(3):
+                await asyncio.sleep(0)
+                assert not looking.done()
+            tables._keep(later)
+            assert await looking >= {*ranked, late}
 
     asyncio.run(scenario())
 
