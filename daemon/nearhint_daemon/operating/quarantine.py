@@ -23,6 +23,7 @@ from nearhint_daemon.workers.errors import WorkerLost, WorkerStartFailed
 FAILURES = 2
 FOLDERS_LIMIT = 256
 FILE_LIMIT_BYTES = 4 * 2**20
+NOT_KEPT = "not kept"
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 
 
@@ -67,14 +68,22 @@ class Quarantine:
         return row
 
     def keep(self, key: str, files: Mapping[str, str]) -> str:
-        """Writes a reproducer; returns its folder, relative to the state directory."""
+        """Writes a reproducer; returns its folder, relative to the state directory.
+
+        Where it cannot be written, what it reproduces is given up all the same.
+        """
         folder = self._root / hashlib.sha256(key.encode()).hexdigest()[:16]
-        folder.mkdir(mode=0o700, exist_ok=True)
-        (folder / "key.txt").write_text(key + "\n", encoding="utf-8")
-        for name, content in files.items():
-            if _FILE_NAME.fullmatch(name):
-                (folder / name).write_text(content[:FILE_LIMIT_BYTES], encoding="utf-8")
-        self._drop_oldest()
+        try:
+            self._root.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            (folder / "key.txt").write_text(key + "\n", encoding="utf-8")
+            for name, content in files.items():
+                if _FILE_NAME.fullmatch(name):
+                    (folder / name).write_text(content[:FILE_LIMIT_BYTES], encoding="utf-8")
+            self._drop_oldest()
+        except OSError as error:
+            logs.warning("reproducer_not_kept", key=key, problem=str(error))
+            return NOT_KEPT
         return f"{self._root.name}/{folder.name}"
 
     def barred(self, namespace: str, kernel: str, target: str) -> tuple[QuarantinedVariantRow, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.daemon.stores import Seen, with_store
 
+from nearhint_daemon import logs
 from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store import Store
@@ -32,5 +33,27 @@ def test_what_a_full_disk_kept_from_quarantine_goes_there_at_the_next_loss(
                 await quarantine.lost("key", kind="variant", loss=LOST)
         assert await quarantine.lost("key", kind="variant", loss=LOST) is not None
         assert quarantine.find("key") is not None
+
+    with_store(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_there_again", [True, False])
+def test_a_key_is_given_up_where_its_reproducer_finds_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there_again: bool
+) -> None:
+    """Somebody has removed all that were there; or the disk is full."""
+    told: list[str] = []
+    monkeypatch.setattr(logs, "warning", lambda event, **fields: told.append(event))
+    root = tmp_path / "quarantine"
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        quarantine = Quarantine(store, root, clock=time.time)
+        root.rmdir()
+        if not is_there_again:
+            root.write_text("no folder")
+        row = await quarantine.give_up("key", kind="variant", loss=LOST)
+        assert quarantine.find("key") is not None
+        assert (tmp_path / row.reproducer / "key.txt").exists() is is_there_again
+        assert ("reproducer_not_kept" in told) is not is_there_again
 
     with_store(tmp_path, scenario)
