@@ -18,6 +18,7 @@ from tests.integration.operated import FAST, REASON, SLOW, Tuned, go, schedules
 from tests.integration.statuses import details, what_to_do
 
 from nearhint_daemon.store.rows import ActRow, QuarantinedVariantRow, VariantRow
+from nearhint_daemon.tuning.publishing import RANKED_LIMIT, VARIANTS_LIMIT
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import types_pb2, worker_pb2
@@ -97,6 +98,31 @@ def test_a_pin_outlives_the_eviction_of_hints_and_keeps_its_binary(tmp_path: Pat
         assert slow.artifact.sha256 in await daemon.core.tables.artifacts()
 
     go(tmp_path, scenario, measure_memory_bytes=2**50)
+
+
+def test_a_pin_in_a_table_of_as_many_variants_as_clients_take_leaves_one_out(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        table = await kernel.table()
+        (hint,) = table.hints
+        timing, first = hint.ranked[0][1], table.variants[0]
+        others = [replace(first, id=f"{at:064x}") for at in range(1, VARIANTS_LIMIT)]
+        beside = RANKED_LIMIT - 1
+        rows = [
+            replace(hint, dims=(start,), ranked=tuple((at, timing) for at in (0, *ranked)))
+            for start in range(1, VARIANTS_LIMIT, beside)
+            if (ranked := range(start, min(start + beside, VARIANTS_LIMIT)))
+        ]
+        full = replace(table, variants=(first, *others), default=0, hints=tuple(rows))
+        await daemon.core.tables.publish(full)
+        assert len((await kernel.table()).variants) == VARIANTS_LIMIT
+        await kernel.pin(SLOW)
+        assert len((await kernel.table()).variants) <= VARIANTS_LIMIT
+        assert await kernel.runs(64) == (SLOW, "pinned")
+
+    go(tmp_path, scenario)
 
 
 def test_with_tables_for_several_targets_the_request_says_which(tmp_path: Path) -> None:

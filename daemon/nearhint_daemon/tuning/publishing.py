@@ -182,7 +182,7 @@ class Publisher:
             if before is None:
                 raise TableUnknown("no Table of this Kernel yet", field="kernel")
             edit = change(before)
-            after = compacted(edit.table)
+            after = fitted(edit.table)
             at_s = self._clock()
 
             def beside(tx: Writing, seq: int) -> None:
