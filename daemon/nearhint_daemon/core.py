@@ -228,7 +228,6 @@ class Core:
             self.jobs,
             self.traffic,
             share=config.refine_share,
-            monotonic=monotonic,
             compiler_version=COMPILER_VERSION,
         )
         self.restorer = Restorer(

@@ -345,6 +345,8 @@ class Workshop:
                 except Exception as error:
                     self._ended(phase, started, error)
                     raise
+                finally:
+                    hands.charge(self._monotonic() - started)
                 return self._answer(phase, started, request, response)
 
     async def _bench(
@@ -367,7 +369,9 @@ class Workshop:
                 self._ended(phase, started, error)
                 raise
             finally:
-                budgets.charge(self._monotonic() - started)
+                seconds = self._monotonic() - started
+                budgets.charge(seconds)
+                hands.charge(seconds)
             return self._answer(phase, started, request, response, BENCH_CODES), device
 
     @asynccontextmanager

@@ -18,6 +18,7 @@ from tests.integration.fake_workers import (
     chain,
     refused,
 )
+from tests.integration.waiting import until
 
 from nearhint_daemon.jobs import JobSpec, Priority, queue
 from nearhint_daemon.restoring import RESTORE
@@ -131,6 +132,36 @@ def test_the_hottest_hint_is_refined_in_idle_time_and_the_unused_never(tmp_path:
             # Of their companions no call has the sizes.
             tiers = {row.dims[0]: row.tier for row in table.hints}
             assert tiers == {63: 2, 64: 2, 251: 2, 256: 3, 1007: 2, 1024: 3}
+
+    asyncio.run(scenario())
+
+
+def test_time_in_which_a_refinement_waits_for_its_device_is_no_work(tmp_path: Path) -> None:
+    """A device may serve for hours: that is no reason to pause for days."""
+    script, compile_pool, bench = scripted()
+    now_s = 0.0
+
+    def takes_a_second(
+        job: str, request: worker_pb2.WorkerRequest
+    ) -> worker_pb2.WorkerResponse | None:
+        nonlocal now_s
+        now_s += 1.0
+        return script.faults(job, request)
+
+    async def scenario() -> None:
+        nonlocal now_s
+        async with running(
+            tmp_path, compile=compile_pool, bench=bench, monotonic=lambda: now_s, refine_share=0.1
+        ) as daemon:
+            await tuned_and_used(daemon)
+            idle_time, devices = daemon.core.idle_time, daemon.core.devices
+            await idle_time.turn()
+            timed, bench.faults = len(script.timed), takes_a_second
+            async with devices.turn(("cpu",), (Priority.LIVE_MISS,)):
+                turning = asyncio.create_task(idle_time.turn())
+                await until(lambda: daemon.core.jobs.running() > 0)
+                now_s += 3600.0
+            assert await turning == pytest.approx(9.0 * (len(script.timed) - timed))
 
     asyncio.run(scenario())
 

@@ -14,6 +14,7 @@ from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain, died
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
+from nearhint_daemon.jobs import Priority
 from nearhint_daemon.regret.idle_regret import FIRST_S, SIZES_A_TABLE, IdleRegret
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, RegretRow
 from nearhint_daemon.tuning.companions import odd_below
@@ -463,7 +464,7 @@ def test_an_idle_daemon_takes_a_sample_now_and_then_until_a_table_is_judged(tmp_
 
     async def scenario() -> None:
         bench = FakeBenchPool()
-        async with running(tmp_path, bench=bench, regret_share=0) as daemon:
+        async with running(tmp_path, bench=bench, monotonic=moments, regret_share=0) as daemon:
             registered = await tuned(daemon)
             idle = idle_of(daemon, moments)
             assert not await idle.look()
@@ -490,6 +491,32 @@ def test_an_idle_daemon_takes_a_sample_now_and_then_until_a_table_is_judged(tmp_
             (table,) = await daemon.client.tables_of(registered)
             found = await records(daemon, kernel_of(registered))
             assert sum(each.generation == table.generation for each in found) == RULES
+
+    asyncio.run(scenario())
+
+
+def test_time_in_which_a_sample_waits_for_its_device_is_no_work(tmp_path: Path) -> None:
+    moments = Moments()
+
+    def takes_a_second(job: str, request: worker_pb2.WorkerRequest) -> None:
+        moments.now_s += 1.0
+
+    async def scenario() -> None:
+        bench = FakeBenchPool()
+        async with running(tmp_path, bench=bench, monotonic=moments, regret_share=0) as daemon:
+            await tuned(daemon)
+            idle = idle_of(daemon, moments)
+            moments.now_s += FIRST_S
+            bench.faults = takes_a_second
+            async with daemon.core.devices.turn(("cpu",), (Priority.LIVE_MISS,)):
+                assert await idle.look()
+                await until(lambda: daemon.core.jobs.running() > 0)
+                moments.now_s += 3600.0
+            await until_ended(daemon, 1)
+            moments.now_s += 99.0
+            assert not await idle.look()
+            moments.now_s += 2.0
+            assert await idle.look()
 
     asyncio.run(scenario())
 

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class Worked:
+    """How long workers had work of a job, one after the other or several at once."""
+
+    seconds: float = 0.0
 
 
 @dataclass(eq=False)
@@ -22,6 +29,7 @@ class Hands:
 
     before: Callable[[], Awaitable[None]]
     clock: Callable[[], float]
+    worked: Worked = field(default_factory=Worked)
     held: int = 0
     next_up: int = 0
     empty_since_s: float = float("inf")
@@ -68,3 +76,10 @@ async def given() -> AsyncGenerator[None]:
     finally:
         hands.held -= 1
         hands.empty_since_s = hands.clock()
+
+
+def charge(seconds: float) -> None:
+    """A worker had work of the job that calls this for so long."""
+    hands = _HANDS.get()
+    if hands is not None:
+        hands.worked.seconds += seconds

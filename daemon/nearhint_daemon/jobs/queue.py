@@ -18,7 +18,7 @@ from nearhint_daemon.errors import (
     TableChanged,
 )
 from nearhint_daemon.jobs import hands
-from nearhint_daemon.jobs.hands import Hands
+from nearhint_daemon.jobs.hands import Hands, Worked
 from nearhint_daemon.jobs.lanes import SUSPECTS, Heat, Lanes
 from nearhint_daemon.jobs.spec import Handler, JobSpec, Listener, Observer, Priority
 from nearhint_daemon.store import Store, Writing, queries
@@ -69,6 +69,7 @@ class _Open:
     listeners: list[Listener] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     hands: Hands | None = None
+    worked: Worked = field(default_factory=Worked)
     counted: asyncio.Future[None] | None = None
     losses: int = 0
     is_ending: bool = False
@@ -174,13 +175,13 @@ class JobQueue:
             for spec in specs
         )
 
-    def listen(self, key: str, listener: Listener) -> bool:
-        """Calls `listener` once when the job has ended; False: it has ended or is unknown."""
+    def listen(self, key: str, listener: Listener) -> Worked | None:
+        """Calls `listener` once when the job has ended; None: it has ended or is unknown."""
         job = self._open.get(key)
         if job is None:
-            return False
+            return None
         job.listeners.append(listener)
-        return True
+        return job.worked
 
     async def ended_under(self, prefixes: tuple[str, ...], *, priority: int) -> None:
         """Waits until no job is open whose key starts so and that is at least so urgent.
@@ -408,7 +409,7 @@ class JobQueue:
         self._pump(job.row.lane)
 
     def _hands_of(self, job: _Open) -> Hands:
-        job.hands = Hands(partial(self._count, job), self._clock)
+        job.hands = Hands(partial(self._count, job), self._clock, job.worked)
         return job.hands
 
     async def _count(self, job: _Open) -> None:

@@ -15,6 +15,7 @@ from nearhint_daemon import logs
 from nearhint_daemon.devices import Devices
 from nearhint_daemon.errors import DaemonError, QueueFull, StoreError, StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, JobSpec
+from nearhint_daemon.jobs.hands import Worked
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.regret.regrets import Regrets, Wanted
 from nearhint_daemon.store import Store, queries
@@ -55,7 +56,7 @@ class IdleRegret:
         self._monotonic = monotonic
         self._chance = chance
         self._due_s = monotonic() + FIRST_S
-        self._started_s = 0.0
+        self._worked: Worked | None = None
         self._judged: dict[TableKey, int] = {}
 
     async def look(self) -> bool:
@@ -105,21 +106,16 @@ class IdleRegret:
         return open_specs[0]
 
     async def _ask(self, spec: JobSpec) -> None:
-        self._started_s = self._monotonic()
         try:
             await self._jobs.ensure([spec])
         except (QueueFull, StoreReadOnly):
             return
-        if self._jobs.listen(spec.key, self._ended):
+        self._worked = self._jobs.listen(spec.key, self._ended)
+        if self._worked is not None:
             self._due_s = math.inf
-        else:
-            self._rest()
 
     def _ended(self, row: JobRow) -> None:
+        """The next sample comes once the work on this one was its share of the time."""
         del row
-        self._rest()
-
-    def _rest(self) -> None:
-        """The next sample comes once this one was its share of the time."""
-        now = self._monotonic()
-        self._due_s = now + (now - self._started_s) / self._share
+        if self._worked is not None:
+            self._due_s = self._monotonic() + self._worked.seconds / self._share

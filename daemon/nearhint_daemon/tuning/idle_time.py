@@ -1,14 +1,13 @@
 """Idle time: hot hints are refined, one at a time, while there is nothing else to do.
 
 Only where a device's policy permits, and for a bounded share of the time: after each hint there is
-a pause in proportion to what it took.
+a pause in proportion to the time that workers had for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import suppress
 
 from nearhint_daemon.devices import Devices
@@ -42,7 +41,6 @@ class IdleTime:
         traffic: Traffic,
         *,
         share: float,
-        monotonic: Callable[[], float],
         compiler_version: str,
     ) -> None:
         self._store = store
@@ -52,7 +50,6 @@ class IdleTime:
         self._jobs = jobs
         self._traffic = traffic
         self._share = share
-        self._monotonic = monotonic
         self._compiler_version = compiler_version
         self._looked_at = 0
         self._was_idle = False
@@ -69,13 +66,14 @@ class IdleTime:
         spec = self._hottest()
         if spec is None:
             return IDLE_S
-        started = self._monotonic()
         ended = asyncio.Event()
         with suppress(QueueFull, StoreReadOnly):
             await self._jobs.ensure([spec])
-            if self._jobs.listen(spec.key, lambda row: ended.set()):
+            worked = self._jobs.listen(spec.key, lambda row: ended.set())
+            if worked is not None:
                 await ended.wait()
-        return (self._monotonic() - started) * (1.0 / self._share - 1.0)
+                return worked.seconds * (1.0 / self._share - 1.0)
+        return IDLE_S
 
     def _hottest(self) -> JobSpec | None:
         keys = sorted(self._tables.every_key())
