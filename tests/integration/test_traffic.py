@@ -341,6 +341,20 @@ def test_what_cannot_be_tuned_is_not_tried_again_and_again(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+def test_what_was_refused_before_the_clock_was_set_back_is_wanted_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            placer, now_s = daemon.core.placer, daemon.core.store.now()
+            key, site = ("", "1" * 64, "2" * 64), ("f", (16,))
+            placer._clock = lambda: now_s
+            placer._refuse(key, site)
+            assert placer._refused_of(key) == {site}
+            now_s -= 1e8
+            assert placer._refused_of(key) == frozenset()
+
+    asyncio.run(scenario())
+
+
 def test_hints_that_a_full_queue_refused_are_asked_for_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, traffic_half_life_s=HALF_LIFE_S) as daemon:

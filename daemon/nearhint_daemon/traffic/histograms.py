@@ -131,6 +131,16 @@ class Histogram:
             return 0.0
         return decayed(found.calls, now_s - found.at_s, half_life_s=self._half_life_s)
 
+    def set_back(self, now_s: float) -> None:
+        """The clock was set back: nothing was met later, or it would not fade until then."""
+        for site, met in self._sizes.items():
+            earlier = replace(met, at_s=min(met.at_s, now_s), first_at_s=min(met.first_at_s, now_s))
+            if earlier != met:
+                self._sizes[site] = earlier
+                self._changed.add(site)
+        for found in self._buckets.values():
+            found.at_s = min(found.at_s, now_s)
+
     def fade(self, now_s: float) -> None:
         """Lets go of what is as good as never met."""
         for met in list(self._sizes.values()):
@@ -196,7 +206,7 @@ class Traffic:
         self._gathered: dict[str, dict[tuple[str, str, str], int]] = {}
         self._gone: set[KernelKey] = set()
         self._met = Recent[tuple[str, str, str], tuple[Launched, ...]](SIZES_KEPT)
-        self._faded_at_s = clock()
+        self._faded_at_s = self._seen_s = clock()
         self._steps = Recent[tuple[str, str], tuple[Step, ...]](PROGRAMS_KEPT)
 
     async def load(self) -> None:
@@ -231,6 +241,11 @@ class Traffic:
         """Counts what was noted, for each Kernel that those Programs launch."""
         gathered, self._gathered = self._gathered, {}
         now_s = self._clock()
+        if now_s < self._seen_s:
+            self._faded_at_s = min(self._faded_at_s, now_s)
+            for histogram in self._kernels.values():
+                histogram.set_back(now_s)
+        self._seen_s = now_s
         total: dict[tuple[str, str, str], float] = {}
         for used in gathered.values():
             share = min(1.0, CLIENT_CALLS / max(1, sum(used.values())))

@@ -380,7 +380,7 @@ class Placer:
         return frozenset(
             site
             for (table_key, site), until_s in self._refused.items()
-            if table_key == key and until_s > now_s
+            if table_key == key and now_s < until_s <= now_s + REFUSED_FOR_S
         )
 
     async def _tune(self, key: TableKey, wanted: Sequence[Met]) -> None:

@@ -361,6 +361,31 @@ def test_hints_are_used_by_the_sizes_nearest_to_them(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_what_was_met_before_the_clock_was_set_back_fades_like_the_rest(tmp_path: Path) -> None:
+    """As where a machine started in the wrong year."""
+
+    async def scenario() -> None:
+        kept = Kept(tmp_path)
+        await kept.store.start()
+        right_s = kept.clock.now_s
+        kept.clock.now_s = right_s + 1e8
+        await kept.meet(16, 64)
+        await kept.traffic.flush()
+        kept.clock.now_s = right_s
+        await kept.meet(64, 1024)
+        await kept.traffic.flush()
+        assert {met.first_at_s for met in kept.traffic.met("", KERNEL)} == {right_s}
+        kept.clock.now_s += HALF_LIFE_S
+        assert kept.weights() == {(16,): 5.0, (64,): 10.0, (1024,): 5.0}
+        assert kept.traffic.heat("", {"kernel": KERNEL, "dims": [64]}) == 4
+        kept.clock.now_s += 20 * HALF_LIFE_S
+        await kept.traffic.flush()
+        assert kept.weights() == {}
+        await kept.store.close()
+
+    asyncio.run(scenario())
+
+
 def test_heat_is_in_octaves_of_calls_in_the_bucket(tmp_path: Path) -> None:
     async def scenario() -> None:
         kept = Kept(tmp_path)
