@@ -193,7 +193,7 @@ class Core:
             threads=threads,
         )
         tasks = Tasks(self.programs, self.workshop)
-        races = Races(self.variants, self.workshop, self.quarantine, self.publisher)
+        races = Races(self.workshop, self.quarantine, self.publisher)
         contests = Contests(
             self.variants,
             races,

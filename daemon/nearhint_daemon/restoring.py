@@ -73,9 +73,7 @@ class Restorer:
             if await self._variants.restored(variant, kernel, target):
                 logs.info("artifact_restored", sha256=sha256)
                 return
-            await self._variants.reject(variant, LOST)
-            key = (variant.namespace, variant.kernel, variant.target)
-            await self._publisher.drop_variant(key, variant.id, reason=LOST)
+            await self._publisher.reject(variant, LOST)
 
     async def make_room(self, limit_bytes: int) -> None:
         """Drops the least recently used binaries that no Table ranks, if the store is too big.

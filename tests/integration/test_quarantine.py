@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.integration.daemon_in_process import Running
+from tests.integration.daemon_in_process import Running, on_a_full_disk
 from tests.integration.fake_workers import (
     SCHEDULES,
     FakeBenchPool,
@@ -21,6 +21,8 @@ from tests.integration.fake_workers import (
 from tests.integration.operated import FAST, REASON, SLOW, Tuned, default, go, schedules
 from tests.integration.statuses import details
 
+from nearhint_daemon.jobs import queue
+from nearhint_daemon.store import Writing
 from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_daemon.tuning.tuning_jobs import CROSS
@@ -285,6 +287,44 @@ def test_a_program_that_the_daemon_gave_up_on_is_listed_with_its_key(tmp_path: P
         assert not (await admin.ListQuarantine(elsewhere, timeout=20)).quarantined
 
     go(tmp_path, scenario, compile=FakeCompilePool(faults=crash))
+
+
+def test_a_variant_is_rejected_and_leaves_its_table_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a disk that fills between the two, or a daemon that is killed, leaves it serving."""
+    monkeypatch.setattr(queue, "PUT_OFF_S", 0.01)
+    monkeypatch.setattr(queue, "HEAL_S", 0.01)
+    refused: list[object] = []
+
+    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
+        binaries = (each.binary.binary for each in request.measure_hint.candidates)
+        if job == "measure_hint" and any(SLOW.encode() in binary for binary in binaries):
+            raise died()
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        assert SLOW in schedules(await kernel.table())
+        store, write = daemon.core.store, daemon.core.store.write
+
+        def is_rejected() -> bool:
+            rows = store.read_now(lambda reading: list(reading.where(VariantRow, schedule=SLOW)))
+            return any(row.state == "rejected" for row in rows)
+
+        async def once_on_a_full_disk(work: Callable[[Writing], object]) -> object:
+            if not refused and is_rejected():
+                refused.append(work)
+                await on_a_full_disk(work)
+            return await write(work)
+
+        monkeypatch.setattr(store, "write", once_on_a_full_disk)
+        daemon.bench.faults = crash
+        await kernel.client.tuned(kernel.registered, 1024)
+        await daemon.at_rest()
+        assert refused
+        assert SLOW not in schedules(await kernel.table())
+
+    go(tmp_path, scenario)
 
 
 def ended_at(size: int) -> Callable[[str, worker_pb2.WorkerRequest], None]:

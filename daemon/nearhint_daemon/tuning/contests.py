@@ -94,8 +94,7 @@ class Contests:
                 candidates.append(await self._variants.candidate(row))
             except (ArtifactCorrupt, ArtifactUnknown):
                 if not await self._variants.restored(row, task.kernel, task.target):
-                    await self._variants.reject(row, LOST)
-                    await self._publisher.drop_variant(task.table_key, row.id, reason=LOST)
+                    await self._publisher.reject(row, LOST)
                     continue
                 candidates.append(await self._variants.candidate(row))
         measured = await self._races.run(task, rows, candidates, care)

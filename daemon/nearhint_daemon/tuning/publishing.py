@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nearhint_daemon import logs
 from nearhint_daemon.errors import TableChanged, TableUnknown, WorkerRefused
 from nearhint_daemon.operating import acts
 from nearhint_daemon.operating.acts import Act
@@ -197,22 +198,34 @@ class Publisher:
             await self._store.write(lambda tx: queries.delete_jobs_under(tx, lost))
             return Edited(await self._tables.publish(after, beside=beside), jobs)
 
-    async def drop_variant(self, key: TableKey, variant: str, *, reason: str) -> None:
-        """Takes a Variant that was rejected out of a Table, with its pins, and records those."""
+    async def reject(self, row: VariantRow, problem: str) -> None:
+        """Keeps that a Variant must not be used, and why, and takes it out of its Table.
+
+        Both are one transaction: nothing that may happen between them leaves it serving. Its pins
+        go, too, and are recorded.
+        """
+        key = (row.namespace, row.kernel, row.target)
+        rejected = replace(row, state="rejected", problem=problem[:1000])
+
+        def keep(tx: Writing) -> None:
+            tx.put(rejected)
 
         def change(table: Table) -> Edit:
-            pins = [pin for pin in table.pins if pin.variant == variant]
+            pins = [pin for pin in table.pins if pin.variant == row.id]
             unpinned = (
-                Act("unpin", variant, f"{acts.place(table.symbols, pin.dims)}: {reason}", DAEMON)
+                Act("unpin", row.id, f"{acts.place(table.symbols, pin.dims)}: {problem}", DAEMON)
                 for pin in pins
             )
-            return Edit(without_variants(table, {variant}), tuple(unpinned))
+            return Edit(without_variants(table, {row.id}), tuple(unpinned), keep)
 
         table = self._tables.newest(key)
-        if table is None or position_of(table, variant) is None:
-            return
-        await self._forget(key, {row.dims for row in table.hints})
-        await self.edit(key, change)
+        if table is None:
+            await self._store.write(keep)
+        else:
+            if position_of(table, row.id) is not None:
+                await self._forget(key, {hint.dims for hint in table.hints})
+            await self.edit(key, change)
+        logs.warning("variant_rejected", kernel=row.kernel, schedule=row.schedule, problem=problem)
 
     def tuning_of(self, key: TableKey) -> tuple[JobRow, ...]:
         """The ended jobs that tuned a Kernel on a Target."""

@@ -17,7 +17,8 @@ from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store.rows import VariantRow
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.tasks import Task
-from nearhint_daemon.tuning.variants import Variants, quarantine_key
+from nearhint_daemon.tuning.variants import quarantine_key
+from nearhint_daemon.unbroken import to_its_end
 from nearhint_daemon.workers.errors import WorkerLost, WorkerStartFailed
 from nearhint_daemon.workshop import Care, Workshop
 from nearhint_proto.v1 import program_pb2
@@ -29,12 +30,10 @@ class Races:
 
     def __init__(
         self,
-        variants: Variants,
         workshop: Workshop,
         quarantine: Quarantine,
         publisher: Publisher,
     ) -> None:
-        self._variants = variants
         self._workshop = workshop
         self._quarantine = quarantine
         self._publisher = publisher
@@ -92,14 +91,16 @@ class Races:
         except WorkerStartFailed:
             raise
         except WorkerLost as error:
-            given_up = await self._quarantine.give_up(
-                quarantine_key(row), kind="variant", loss=error
-            )
-            problem = f"{error} while timed; reproducer: {given_up.reproducer}"
-            await self._variants.reject(row, problem)
-            await self._publisher.drop_variant(task.table_key, row.id, reason=problem)
+            await to_its_end(self._give_up(row, error))
             return False
         return True
+
+    async def _give_up(self, row: VariantRow, loss: WorkerLost) -> None:
+        """It serves no more, before anything else is written."""
+        key = quarantine_key(row)
+        folder = self._quarantine.keep(key, loss.reproducer)
+        await self._publisher.reject(row, f"{loss} while timed; reproducer: {folder}")
+        await self._quarantine.give_up(key, kind="variant", loss=loss)
 
     async def _together(
         self, task: Task, candidates: Sequence[pb.Candidate], care: Care

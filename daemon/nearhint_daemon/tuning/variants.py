@@ -123,7 +123,7 @@ class Variants:
         )
 
     async def reject(self, row: VariantRow, problem: str) -> VariantRow:
-        """Keeps that a Variant must not be used, and why."""
+        """Keeps that a Variant that was never served must not be used, and why."""
         rejected = replace(row, state="rejected", problem=problem[:1000])
         await self._store.write(lambda tx: tx.put(rejected))
         logs.warning("variant_rejected", kernel=row.kernel, schedule=row.schedule, problem=problem)
