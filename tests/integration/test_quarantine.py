@@ -25,9 +25,12 @@ from nearhint_daemon.jobs import queue
 from nearhint_daemon.store import Writing
 from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tuning.companions import companions, without_companions
+from nearhint_daemon.tuning.publishing import Timed
+from nearhint_daemon.tuning.tasks import Task
 from nearhint_daemon.tuning.tuning_jobs import CROSS
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import worker_pb2
+from nearhint_rules.table import Table
 
 
 def test_a_quarantined_variant_leaves_and_is_not_touched_again(tmp_path: Path) -> None:
@@ -323,6 +326,36 @@ def test_a_variant_is_rejected_and_leaves_its_table_at_once(
         await daemon.at_rest()
         assert refused
         assert SLOW not in schedules(await kernel.table())
+
+    go(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("schedule", [SLOW, SCHEDULES[0]])
+def test_what_was_rejected_while_it_was_timed_elsewhere_does_not_come_back_with_that(
+    schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        publisher = daemon.core.publisher
+        publish = publisher.publish
+        (row,) = daemon.core.store.read_now(
+            lambda reading: list(reading.where(VariantRow, schedule=schedule))
+        )
+
+        async def after_a_rejection(task: Task, timed: Timed, *, tier: int) -> Table:
+            if task.dims == (1024,) and schedule in {
+                each.schedule for each, _, _ in timed.variants
+            }:
+                await publisher.reject(row, "it ended its worker")
+                monkeypatch.setattr(publisher, "publish", publish)
+            return await publish(task, timed, tier=tier)
+
+        monkeypatch.setattr(publisher, "publish", after_a_rejection)
+        await kernel.client.tuned(kernel.registered, 1024)
+        await daemon.at_rest()
+        table = await kernel.table()
+        assert schedule not in schedules(table)
+        assert (1024,) in [hint.dims for hint in table.hints]
 
     go(tmp_path, scenario)
 

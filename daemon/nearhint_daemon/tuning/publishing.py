@@ -233,16 +233,22 @@ class Publisher:
         return self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
 
     def _unbarred(self, timed: Timed, table: Table) -> Timed:
-        """Without Variants that were quarantined while they were timed.
+        """Without Variants that were quarantined, or rejected elsewhere, while they were timed.
 
         Raises `TableChanged` where the default Variant is not among what is left.
         """
-        kept = tuple(each for each in timed.variants if self._quarantine.bar_on(each[0]) is None)
+        kept = tuple(each for each in timed.variants if self._may_serve(each[0]))
         names = {row.id for row, _, _ in kept}
         default = timed.variants[0][0].id if table.default < 0 else table.variants[table.default].id
         if default not in names:
-            raise TableChanged("the default Variant was not timed, or is quarantined since")
+            raise TableChanged("the default Variant was not timed, or may not serve any more")
         return replace(timed, variants=kept)
+
+    def _may_serve(self, row: VariantRow) -> bool:
+        key = (row.namespace, row.kernel, row.target, row.schedule, row.compiler_version)
+        now = self._store.read_now(lambda reading: reading.get(VariantRow, *key))
+        is_rejected = now is not None and now.state == "rejected"
+        return not is_rejected and self._quarantine.bar_on(row) is None
 
     async def drop_hints(self, key: TableKey, hints: Collection[tuple[int, ...]]) -> None:
         """Takes hints out of a Table, which may be asked for again; at least one stays."""
