@@ -342,6 +342,7 @@ class JobQueue:
                 job.ended.set()
                 job.stored.set_exception(error)
                 job.stored.exception()  # whoever waits gets it; nobody may be waiting
+                self._let_go_on(job)
             raise
         for job in made:
             job.stored.set_result(None)
@@ -366,7 +367,8 @@ class JobQueue:
         if job is None or spec.priority >= job.row.priority:
             return
         job.row = replace(job.row, priority=spec.priority)
-        if job.row.state == "queued" and job.row.requires not in self._open:
+        # Where it waits by its former priority it is not found any more, whatever it requires now.
+        if job.row.state == "queued":
             self._enqueue(job)
 
     def _pump(self, name: str) -> None:
@@ -513,7 +515,11 @@ class JobQueue:
         self.on_end(row)
         for listener in job.listeners:
             listener(row)
-        for key in self._blocked.pop(row.key, ()):
+        self._let_go_on(job)
+
+    def _let_go_on(self, job: _Open) -> None:
+        """A job is open no more: what was blocked by it waits for its turn."""
+        for key in self._blocked.pop(job.row.key, ()):
             waiting = self._open.get(key)
             if waiting is not None and _waits_for(waiting, job):
                 self._enqueue(waiting)

@@ -1,15 +1,20 @@
-"""Jobs that wait in their handlers are told from those that are worked on."""
+"""Jobs that wait: told from those that are worked on, and never lost."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+from tests.unit.daemon.test_ending_jobs import FullAt, Held, soon, stored
 from tests.unit.daemon.test_jobs import spec, with_queue
 
-from nearhint_daemon.jobs import JobQueue, hands
+from nearhint_daemon.errors import StoreReadOnly
+from nearhint_daemon.jobs import JobQueue, Priority, hands
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import JobRow
 
@@ -43,3 +48,38 @@ def test_a_job_waits_that_is_held_up_while_no_worker_has_it_or_will_have_it_next
         assert queue.running() == 1
 
     with_queue(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_job_whose_requirement_is_done_again_while_it_becomes_more_urgent_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    """What it requires was forgotten, as a hint that left its Table is, and asked for again."""
+    held, again = asyncio.Event(), asyncio.Event()
+    disk = FullAt(monkeypatch, "a", "queued")
+    disk.is_full = False
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        await {"held": held, "a": again}.get(row.lane, held).wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        again.set()
+        first = spec("a", lane="a", is_repeatable=True)
+        await queue.ensure([first])
+        await soon(lambda: not queue.open_among(["a"]))
+        again.clear()
+        later = spec("b", lane="held", requires="a", priority=Priority.REFINEMENT)
+        await queue.ensure([spec("holds the lane", lane="held"), later])
+        disk.is_full = not is_kept
+        async with Held(store):
+            asking = asyncio.create_task(queue.ensure([first]))
+            await soon(lambda: queue.open_among(["a"]))
+            await queue.ensure([replace(later, priority=Priority.LIVE_MISS)])
+        with nullcontext() if is_kept else pytest.raises(StoreReadOnly):
+            await asking
+        held.set()
+        again.set()
+        await soon(lambda: not queue.open_among(["a", "b"]))
+        assert (await stored(store, "b"))["b"].state == "done"
+
+    with_queue(tmp_path, scenario, handler=work, lane_limit=1)
