@@ -152,27 +152,25 @@ class JobQueue:
             # Its outcome is decided: joining it now would be too late.
             while (job := self._open.get(spec.key)) is not None and job.is_ending:
                 await job.ended.wait()
-        unknown = [spec.key for spec in specs if spec.key not in self._open]
+        # Meanwhile some may end, and be forgotten with what they brought.
+        found = {spec.key: self._open[spec.key] for spec in specs if spec.key in self._open}
+        unknown = [spec.key for spec in specs if spec.key not in found]
         ended = self._store.read_now(lambda reading: queries.jobs_by_key(reading, unknown))
         fresh = [
             spec
             for spec in specs
-            if spec.key not in self._open
+            if spec.key not in found
             and (spec.key not in ended or spec.is_repeatable or self._may_retry(ended[spec.key]))
         ]
         self._check_room(fresh)
         if fresh:
-            await self._create(fresh)
-        waiting = [self._open[spec.key].stored for spec in specs if spec.key in self._open]
-        for stored in waiting:
-            await asyncio.shield(stored)
+            found |= await self._create(fresh)
+        for job in found.values():
+            await asyncio.shield(job.stored)
         for spec in specs:
             self._raise_priority(spec)
-        missing = [spec.key for spec in specs if spec.key not in self._open]
-        ended = self._store.read_now(lambda reading: queries.jobs_by_key(reading, missing))
         return tuple(
-            self._open[spec.key].row if spec.key in self._open else ended[spec.key]
-            for spec in specs
+            found[spec.key].row if spec.key in found else ended[spec.key] for spec in specs
         )
 
     def listen(self, key: str, listener: Listener) -> Worked | None:
@@ -303,7 +301,7 @@ class JobQueue:
             return
         self._enqueue(job)
 
-    async def _create(self, specs: Sequence[JobSpec]) -> None:
+    async def _create(self, specs: Sequence[JobSpec]) -> dict[str, _Open]:
         now = self._clock()
         made = [
             self._admit(
@@ -331,6 +329,7 @@ class JobQueue:
         ]
         # The commit goes on if whoever asked first goes away: others wait for the same rows.
         await asyncio.shield(asyncio.ensure_future(self._store_new(made)))
+        return {job.row.key: job for job in made}
 
     async def _store_new(self, made: Sequence[_Open]) -> None:
         rows = [job.row for job in made]

@@ -15,7 +15,7 @@ from tests.unit.daemon.test_jobs import spec, with_queue
 
 from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, Priority, hands
-from nearhint_daemon.store import Store
+from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow
 
 
@@ -83,3 +83,26 @@ def test_a_job_whose_requirement_is_done_again_while_it_becomes_more_urgent_is_n
         assert (await stored(store, "b"))["b"].state == "done"
 
     with_queue(tmp_path, scenario, handler=work, lane_limit=1)
+
+
+def test_a_job_that_is_forgotten_while_others_are_made_is_done_for_whoever_asked(
+    tmp_path: Path,
+) -> None:
+    """As where a hint leaves its Table just then."""
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("a")])
+        await soon(lambda: not queue.open_among(["a"]))
+        async with Held(store):
+            forgetting = asyncio.create_task(
+                store.write(lambda tx: queries.delete_jobs_under(tx, ["a"]))
+            )
+            await asyncio.sleep(0)
+            asking = asyncio.create_task(queue.ensure([spec("a"), spec("b")]))
+            await soon(lambda: queue.open_among(["b"]))
+        await forgetting
+        rows = await asking
+        assert [(row.key, row.state) for row in rows][:1] == [("a", "done")]
+        assert not await stored(store, "a")
+
+    with_queue(tmp_path, scenario)
