@@ -385,9 +385,12 @@ class JobQueue:
             job.task = asyncio.create_task(self._run(job), name=f"job {key[:40]}")
 
     def _is_waiting(self, key: str, priority: int) -> bool:
-        # An entry may be from before the priority was raised, or of a job that was taken up since.
+        # An entry may be from before the priority was raised, or of a job that was taken up since,
+        # or whose end is being written: if that fails it is put here again.
         job = self._open.get(key)
-        return job is not None and job.row.state == "queued" and job.row.priority == priority
+        if job is None or job.is_ending:
+            return False
+        return job.row.state == "queued" and job.row.priority == priority
 
     async def _run(self, job: _Open) -> None:
         started = self._clock()

@@ -339,3 +339,30 @@ def test_an_operation_may_be_cancelled_again_after_the_disk_was_full(
         assert not queue.open_among(["a"])
 
     with_queue(tmp_path, scenario, is_started=False)
+
+
+def test_a_job_that_is_being_cancelled_is_not_taken_up(tmp_path: Path) -> None:
+    """It would end twice, and the second time take away who asked for it anew."""
+    goes_on, begun = asyncio.Event(), list[str]()
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        begun.append(row.key)
+        await goes_on.wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        def listener(row: JobRow) -> None: ...
+
+        await queue.ensure([spec("holds the lane"), spec("b")])
+        assert queue.listen("b", listener)
+        async with Held(store):
+            cancelling = asyncio.create_task(queue.cancel("b", listener))
+            await asyncio.sleep(0)
+            goes_on.set()
+            await soon(lambda: not queue.running())
+            queue._pump("lane")  # as is done every second
+        await cancelling
+        await soon(lambda: not queue.open_among(["holds the lane", "b"]))
+        assert begun == ["holds the lane"]
+        assert (await stored(store, "b"))["b"].state == "cancelled"
+
+    with_queue(tmp_path, scenario, handler=work, lane_limit=1)
