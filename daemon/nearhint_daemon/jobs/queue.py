@@ -210,7 +210,8 @@ class JobQueue:
             return
         if job.task is not None:
             job.is_ending = True
-            job.task.cancel()
+            if job.hands is not None:  # else it takes its first step, and sees that
+                job.task.cancel()
             return
         try:
             await self._end(job, JobCancelled("nobody waits for it any more"))
@@ -381,7 +382,7 @@ class JobQueue:
                 lease_owner=self._owner,
                 lease_expires_s=self._clock() + LEASE_S,
             )
-            job.counted = None
+            job.counted = job.hands = None
             job.task = asyncio.create_task(self._run(job), name=f"job {key[:40]}")
 
     def _is_waiting(self, key: str, priority: int) -> bool:
@@ -398,6 +399,8 @@ class JobQueue:
         failure: BaseException | None = None
         try:
             row = job.row
+            if job.is_ending:
+                raise JobCancelled("nobody waits for it any more")
             with hands.of_job(self._hands_of(job)):
                 await self._handlers[row.kind](row, json.loads(row.payload))
         except asyncio.CancelledError:

@@ -366,3 +366,31 @@ def test_a_job_that_is_being_cancelled_is_not_taken_up(tmp_path: Path) -> None:
         assert (await stored(store, "b"))["b"].state == "cancelled"
 
     with_queue(tmp_path, scenario, handler=work, lane_limit=1)
+
+
+def test_a_job_that_is_cancelled_as_it_is_taken_up_ends_and_its_lane_goes_on(
+    tmp_path: Path,
+) -> None:
+    """A task that is cancelled before its first step takes none."""
+    goes_on, begun = asyncio.Event(), list[str]()
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        begun.append(row.key)
+        await goes_on.wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        def listener(row: JobRow) -> None: ...
+
+        await queue.ensure([spec("holds the lane"), spec("b")])
+        assert queue.listen("b", listener)
+        async with Held(store):
+            goes_on.set()
+            await soon(lambda: not queue.running())
+            queue._pump("lane")
+            await queue.cancel("b", listener)
+        await queue.ensure([spec("c")])
+        await soon(lambda: not queue.open_among(["holds the lane", "b", "c"]))
+        assert begun == ["holds the lane", "c"]
+        assert (await stored(store, "b"))["b"].state == "cancelled"
+
+    with_queue(tmp_path, scenario, handler=work, lane_limit=1)
