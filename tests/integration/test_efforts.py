@@ -285,3 +285,33 @@ def test_a_budget_that_is_none_is_refused_by_name(tmp_path: Path, budget_s: floa
             assert details(caught.value) == {"reason": "SPEC_INVALID", "field": "budget_s"}
 
     asyncio.run(scenario())
+
+
+def test_others_go_on_while_the_jobs_of_many_kernels_are_worked_out(tmp_path: Path) -> None:
+    kernels = 5
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(kernels))
+            core = daemon.core
+            target = core.programs.target(registered.target_id)
+            await core.programs.lowered(("", registered.program_id, target.kind))
+            asking = asyncio.create_task(
+                core.tuner.jobs_for(
+                    ("", registered.program_id, target.kind),
+                    target,
+                    [{"s0": 64}, {"s0": 1024}],
+                    kernels=frozenset(),
+                    threads=1,
+                    priority=1,
+                    client="",
+                )
+            )
+            turns = 0
+            while not asking.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert turns > kernels
+            assert len({spec.key for spec in asking.result()}) == kernels * (2 * 2 + 1)
+
+    asyncio.run(scenario())

@@ -27,7 +27,7 @@ from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tuning.contests import ROUGH, SOON, THOROUGH, Contests
 from nearhint_daemon.tuning.crossing import Crossing, incumbents
 from nearhint_daemon.tuning.efforts import Effort
-from nearhint_daemon.tuning.lowered import dims_at
+from nearhint_daemon.tuning.lowered import Step, dims_at
 from nearhint_daemon.tuning.lowering_checks import LoweringChecks
 from nearhint_daemon.tuning.matrix import FEW, SEARCHED_TIER, shared
 from nearhint_daemon.tuning.publishing import Publisher
@@ -108,31 +108,35 @@ class Tuner:
         `place` says where a Kernel's sizes are tuned. What was done, or is being done, with more
         effort, counts for less.
         """
-        found = await self._wishes(
-            key, target, hints, kernels=kernels, threads=threads, place=place
-        )
-        return wished_jobs(
-            self._raised(found, effort),
-            version=self._compiler_version,
-            priority=priority,
-            client=client,
-            hints_of=self._hints_of,
-        )
+        together: dict[tuple[str, str], list[Step]] = {}
+        for step in (await self._programs.lowered(key)).steps:
+            if not kernels or step.kernel in kernels:
+                together.setdefault((step.kernel, step.fallback), []).append(step)
+        specs: list[JobSpec] = []
+        for steps in together.values():
+            found = self._wishes(key[0], steps, target, hints, threads=threads, place=place)
+            specs += wished_jobs(
+                self._raised(found, effort),
+                version=self._compiler_version,
+                priority=priority,
+                client=client,
+                hints_of=self._hints_of,
+            )
+            await asyncio.sleep(0)  # hundreds of Kernels at hundreds of hints take seconds
+        return specs
 
-    async def _wishes(
+    def _wishes(
         self,
-        key: ProgramKey,
+        namespace: str,
+        steps: Sequence[Step],
         target: Target,
         hints: Sequence[Mapping[str, int]],
         *,
-        kernels: frozenset[str],
         threads: int,
         place: Place,
     ) -> list[Wish]:
         wishes: list[Wish] = []
-        for step in (await self._programs.lowered(key)).steps:
-            if kernels and step.kernel not in kernels:
-                continue
+        for step in steps:
             for sizes in hints:
                 try:
                     wanted = place(dims_at(step, sizes))
@@ -142,7 +146,7 @@ class Tuner:
                     continue
                 wishes.append(
                     Wish(
-                        table_key=(key[0], step.kernel, target.id),
+                        table_key=(namespace, step.kernel, target.id),
                         fallback=step.fallback,
                         dims=wanted,
                         near={new: sizes[old] for new, old in step.renamed.items()},
