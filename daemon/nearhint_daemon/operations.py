@@ -126,8 +126,14 @@ class Operations:
         return operation
 
     async def _let_go(self, operation: Operation) -> None:
-        for key in tuple(operation.open_keys):
-            await self._jobs.cancel(key, operation.job_ended)
+        """All at once: what is written together takes one commit."""
+        keys = tuple(operation.open_keys)
+        ends = await asyncio.gather(
+            *(self._jobs.cancel(key, operation.job_ended) for key in keys), return_exceptions=True
+        )
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
 
     def running(self) -> int:
         """Operations that have not ended."""

@@ -203,10 +203,10 @@ class JobQueue:
         Raises `StoreReadOnly` where that could not be kept; the listener then waits still.
         """
         job = self._open.get(key)
-        if job is None or listener not in job.listeners:
-            return
+        if job is None or listener not in job.listeners or job.is_ending:
+            return  # its end is told, unless it cannot be written: then this may be asked again
         job.listeners.remove(listener)
-        if job.listeners or job.is_ending:
+        if job.listeners:
             return
         if job.task is not None:
             job.is_ending = True

@@ -19,6 +19,7 @@ from nearhint_daemon.jobs import queue as job_queue
 from nearhint_daemon.operations import Operations, OperationState
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.store.writer import Writer
 
 LIMIT_S = 10.0
 
@@ -339,6 +340,34 @@ def test_an_operation_may_be_cancelled_again_after_the_disk_was_full(
         assert not queue.open_among(["a"])
 
     with_queue(tmp_path, scenario, is_started=False)
+
+
+def test_what_waits_of_an_operation_is_cancelled_in_few_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes milliseconds on a disk, and jobs are many, and are begun meanwhile."""
+    goes_on, commits = asyncio.Event(), list[object]()
+    commit = Writer._commit
+
+    def counted(writer: Writer, *given: Any) -> bool:
+        commits.append(given)
+        return commit(writer, *given)
+
+    monkeypatch.setattr(Writer, "_commit", counted)
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        operations = Operations(queue, clock=time.time)
+        await queue.ensure([spec("holds the lane")])
+        names = [f"{place:02}" for place in range(80)]
+        rows = await queue.ensure([spec(name) for name in names])
+        operation = operations.create(rows)
+        commits.clear()
+        await operations.cancel(operation.id)
+        assert len(commits) < len(names) / 2
+        assert not queue.open_among(names)
+        goes_on.set()
+
+    with_queue(tmp_path, scenario, handler=until(goes_on), lane_limit=1)
 
 
 def test_a_job_that_is_being_cancelled_is_not_taken_up(tmp_path: Path) -> None:
