@@ -165,5 +165,5 @@ class DeviceWanted(JobFailed):
 
     code = "DEVICE_WANTED"
 
-    def __init__(self) -> None:
-        super().__init__("a client or a more urgent job wants the device")
+    def __init__(self, message: str = "a client or a more urgent job wants the device") -> None:
+        super().__init__(message)
