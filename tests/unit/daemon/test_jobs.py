@@ -558,7 +558,7 @@ def test_what_waits_for_a_full_disk_goes_on_whoever_writes_first(
         async def full_once(row: JobRow, payload: Mapping[str, Any]) -> None:
             runs.append(row.key)
             if len(runs) == 1:
-                store._set_read_only(value=True)
+                store._set_read_only("it takes no writes now")
                 raise StoreReadOnly("the disk takes no writes now")
 
         async def never() -> bool:
