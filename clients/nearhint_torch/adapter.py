@@ -30,7 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import keystr, tree_map_with_path
 
 Runnable: TypeAlias = Callable[..., Any]
 GraphCompiler: TypeAlias = Callable[[torch.fx.GraphModule, Sequence[Any]], Runnable]
@@ -44,8 +44,9 @@ ControlFlow = RestartAnalysis
 NotDynamic = ConstraintViolationError
 """Raised by a capture that ties a size that is marked as dynamic, or its range, to less."""
 
-map_within: Callable[[type, Runnable, Any], Any] = tree_map_only
-"""(kind, call, value): a value with `call` done to each `kind` in its lists, tuples and dicts."""
+map_placed: Callable[[Callable[[Any, Any], Any], Any], Any] = tree_map_with_path
+"""(call, value): a value with `call` done to where each thing within it is, and to that."""
+place_text: Callable[[Any], str] = keystr
 
 
 class SymbolicExpr(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -149,8 +150,9 @@ def mark(
 def source_names(function: Callable[..., Any], dynamic: DynamicDimensions) -> dict[str, str]:
     """What torch calls the sizes of arguments -> the user's names, where there are any.
 
-    A module of torch's own, a partial function and an object that is called are traced through a
-    wrapper, whose arguments are `args` and `kwargs`.
+    An argument may be a place within one, such as `past[0]`. A module of torch's own, a partial
+    function and an object that is called are traced through a wrapper, whose arguments are `args`
+    and `kwargs`.
 
     >>> list(source_names(lambda x: x, {"x": {0: "rows", 1: range(2, 9)}}))
     ["L['x'].size()[0]", "L['kwargs']['x'].size()[0]", "L['args'][0].size()[0]"]
@@ -160,14 +162,16 @@ def source_names(function: Callable[..., Any], dynamic: DynamicDimensions) -> di
     except (TypeError, ValueError):  # no function of Python's: it has no positions to go by
         parameters = []
     names: dict[str, str] = {}
-    for argument, dimensions in dynamic.items():
-        known = [f"L['{argument}']"]
+    for place, dimensions in dynamic.items():
+        argument = re.split(r"[.\[]", place, maxsplit=1)[0]
+        within = place.removeprefix(argument)
+        known = [f"L['{argument}']{within}"]
         if "kwargs" not in parameters:
-            known.append(f"L['kwargs']['{argument}']")
+            known.append(f"L['kwargs']['{argument}']{within}")
         if "args" not in parameters and argument in parameters:
-            known.append(f"L['args'][{parameters.index(argument)}]")
+            known.append(f"L['args'][{parameters.index(argument)}]{within}")
         for dimension, given in dimensions.items():
-            name = read_dimension(argument, dimension, given).name
+            name = read_dimension(place, dimension, given).name
             if name:
                 names |= {f"{source}.size()[{dimension}]": name for source in known}
     return names

@@ -240,7 +240,23 @@ def _points(spec: ModelSpec, warm_up: WarmUp) -> tuple[Point, ...]:
             if name not in bounded:
                 raise _without_sizes(name)
         return ({},)
-    return points_of(axes, spec.observed, limit=spec.points)
+    seen = [row.sizes for row in spec.observed]
+    points = [
+        point if point in seen else _on_steps(point, axes, warm_up)
+        for point in points_of(axes, spec.observed, limit=spec.points)
+    ]
+    return tuple(point for number, point in enumerate(points) if point not in points[:number])
+
+
+def _on_steps(point: Point, axes: Mapping[str, Axis], warm_up: WarmUp) -> Point:
+    """A rung of a ladder where ranges leave sizes out: the next size below that there is."""
+    found = dict(point)
+    for name, step in warm_up.steps.items():
+        axis, (low, _) = axes.get(name), warm_up.ranges[name]
+        if isinstance(axis, Range):
+            size = found[name] - (found[name] - low) % step
+            found[name] = size if size in axis else size + step
+    return found
 
 
 def _check_names(given: Collection[str], names: Sequence[str]) -> None:

@@ -6,13 +6,13 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 
-from nearhint_torch.adapter import map_within
+from nearhint_torch.adapter import map_placed, place_text
 from nearhint_torch.errors import InvalidDynamic, InvalidEntry
 from nearhint_torch.kernel import Dimensions
 
@@ -25,10 +25,12 @@ class WarmUp:
     """What to warm up: a model or function, arguments as it is called with, and what varies.
 
     `dynamic` names sizes of tensor arguments: argument -> dimension -> axis, e.g.
-    `{"input_ids": {0: "batch", 1: "tokens"}}`. The arguments are examples; for other sizes their
-    content is repeated along the axis, so indices stay valid. Tensors in lists, tuples and dicts
-    keep their sizes. `ranges` are the sizes that the model takes, by axis, both ends included; an
-    axis without one takes any.
+    `{"input_ids": {0: "batch", 1: "tokens"}}`; tensors in lists, tuples and dicts are named as in
+    Python: `past[0]`, `masks['full']`. The arguments are examples; for other sizes their content is
+    repeated along the axis, so indices stay valid. `ranges` are the sizes that the model takes, by
+    axis, both ends included; an axis without one takes any. Of a range that leaves sizes out,
+    `steps` has how far they lie apart, from its low end on. `derived` has what other sizes of
+    tensors are at a point.
     """
 
     model: Callable[..., Any]
@@ -36,6 +38,10 @@ class WarmUp:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    steps: Mapping[str, int] = field(default_factory=dict[str, int])
+    derived: Mapping[str, Mapping[int, Callable[[Point], int]]] = field(
+        default_factory=dict[str, Mapping[int, Callable[[Point], int]]]
+    )
 
 
 def load(entry: str) -> WarmUp:
@@ -62,14 +68,11 @@ def arguments_at(
     warm_up: WarmUp, point: Point, device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The example arguments at other sizes, on `device`; raises `InvalidDynamic`."""
-    function = warm_up.model
-    if isinstance(function, torch.nn.Module):
-        function = function.forward
-    names = list(inspect.signature(function).parameters)
-    known = {*names[: len(warm_up.args)], *warm_up.kwargs}
+    names = argument_names(warm_up.model, len(warm_up.args))
+    tensors = _tensors([*zip(names, warm_up.args, strict=True), *warm_up.kwargs.items()])
     for argument in warm_up.dynamic:
-        if argument not in known:
-            raise InvalidDynamic(argument=argument, problem="no such argument is given")
+        if argument not in tensors:
+            raise InvalidDynamic(argument=argument, problem=_absent(argument, tensors))
     missing = {
         axis for dimensions in warm_up.dynamic.values() for axis in dimensions.values()
     } ^ point.keys()
@@ -80,33 +83,81 @@ def arguments_at(
         )
     for axis, size in point.items():
         low, high = warm_up.ranges.get(axis, (1, size))
+        step = warm_up.steps.get(axis, 1)
         if not low <= size <= high:
-            raise InvalidDynamic(
-                argument=axis, problem=f"{axis} = {size} is outside {low} .. {high}"
-            )
-    resize = _Resize(warm_up.dynamic, point, device)
-    args = tuple(
-        resize(names[position] if position < len(names) else "", value)
-        for position, value in enumerate(warm_up.args)
-    )
+            problem = f"{axis} = {size} is outside {low} .. {high}"
+            raise InvalidDynamic(argument=axis, problem=problem)
+        if (size - low) % step:
+            problem = f"{axis} = {size} is none of {low}, {low + step} .. {high}"
+            raise InvalidDynamic(argument=axis, problem=problem)
+    resize = _Resize(warm_up, point, device)
+    args = tuple(resize(name, value) for name, value in zip(names, warm_up.args, strict=True))
     return args, {name: resize(name, value) for name, value in warm_up.kwargs.items()}
+
+
+def argument_names(model: Callable[..., Any], count: int) -> list[str]:
+    """What a model calls the first `count` arguments that are given by position."""
+    function = model.forward if isinstance(model, torch.nn.Module) else model
+    names: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{name}[{number}]" for number in range(count - len(names))]
+        elif parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}:
+            names.append(name)
+    return (names + [""] * count)[:count]
+
+
+def map_within(call: Callable[[str, object], object], value: object) -> object:
+    """A value with `call` done to all within its lists, tuples and dicts, and to where that is.
+
+    >>> map_within(lambda place, each: place, [1, {"key": (2,)}]), map_within(lambda *at: at, 3)
+    (['[0]', {'key': ("[1]['key'][0]",)}], ('', 3))
+    """
+    mapped: object = map_placed(lambda path, each: call(place_text(path), each), value)
+    return mapped
+
+
+def _tensors(arguments: Iterable[tuple[str, object]]) -> set[str]:
+    """Where there are tensors among the arguments, and within them."""
+    found: set[str] = set()
+    for name, value in arguments:
+
+        def note(place: str, each: object, name: str = name) -> None:
+            if isinstance(each, torch.Tensor):
+                found.add(name + place)
+
+        map_within(note, value)
+    return found
+
+
+def _absent(argument: str, tensors: Iterable[str]) -> str:
+    within = sorted(each for each in tensors if each.startswith(f"{argument}["))
+    return f"it is no tensor; {within[0]} is" if within else "no such argument is given"
 
 
 @dataclass(frozen=True, slots=True)
 class _Resize:
-    dynamic: Dimensions
+    warm_up: WarmUp
     point: Point
     device: torch.device
 
     def __call__(self, argument: str, value: object) -> object:
+        return map_within(lambda place, each: self._at(argument + place, each), value)
+
+    def _at(self, argument: str, value: object) -> object:
         if not isinstance(value, torch.Tensor):
-            moved: object = map_within(torch.Tensor, lambda each: each.to(self.device), value)
-            return moved
-        for dimension, axis in self.dynamic.get(argument, {}).items():
+            return value
+        sizes: dict[int, int] = {
+            dimension: self.point[axis]
+            for dimension, axis in self.warm_up.dynamic.get(argument, {}).items()
+        }
+        for dimension, follows in self.warm_up.derived.get(argument, {}).items():
+            sizes[dimension] = follows(self.point)
+        for dimension, size in sizes.items():
             if not 0 <= dimension < value.dim() or value.shape[dimension] == 0:
                 raise InvalidDynamic(
                     argument=argument, problem=f"dimension {dimension} of the example is not there"
                 )
-            index = torch.arange(self.point[axis]) % value.shape[dimension]
+            index = torch.arange(size) % value.shape[dimension]
             value = value.index_select(dimension, index.to(value.device))
         return value.to(self.device)

@@ -310,8 +310,8 @@ def test_marks_of_a_tensor_are_put_back_as_they_were() -> None:
 
 def test_a_call_is_done_within_lists_tuples_and_dicts() -> None:
     given = [1, ("one", {"two": 2}), None]
-    found = adapter.map_within(int, lambda each: each * 10, given)
-    assert found == [10, ("one", {"two": 20}), None]
+    found = adapter.map_placed(lambda path, each: (adapter.place_text(path), each), given)
+    assert found == [("[0]", 1), (("[1][0]", "one"), {"two": ("[1][1]['two']", 2)}), ("[2]", None)]
     assert given == [1, ("one", {"two": 2}), None]
 
 
