@@ -153,11 +153,28 @@ class _Resize:
         }
         for dimension, follows in self.warm_up.derived.get(argument, {}).items():
             sizes[dimension] = follows(self.point)
-        for dimension, size in sizes.items():
+        for dimension in sizes:
             if not 0 <= dimension < value.dim() or value.shape[dimension] == 0:
                 raise InvalidDynamic(
                     argument=argument, problem=f"dimension {dimension} of the example is not there"
                 )
-            index = torch.arange(size) % value.shape[dimension]
+        return (_resized(value, sizes) if sizes else value).to(self.device)
+
+
+def _resized(example: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
+    """An example at other sizes; dimensions follow one another in memory as they do in it.
+
+    What is read again along a dimension (stride 0) is so at any size of that.
+    """
+    strides: tuple[int, ...] = example.stride()
+    repeated = [dimension for dimension, stride in enumerate(strides) if stride == 0]
+    value = example
+    for dimension, size in sizes.items():
+        if dimension not in repeated:
+            index = torch.arange(size) % example.shape[dimension]
             value = value.index_select(dimension, index.to(value.device))
-        return value.to(self.device)
+    for dimension in repeated:
+        value = value.narrow(dimension, 0, 1)
+    order = sorted(range(value.dim()), key=lambda dimension: -strides[dimension])
+    laid_out = value.permute(order).contiguous().permute([*map(order.index, range(value.dim()))])
+    return laid_out.expand([sizes.get(each, size) for each, size in enumerate(example.shape)])

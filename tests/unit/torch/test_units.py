@@ -230,6 +230,25 @@ def test_tensors_within_arguments_are_on_the_device_too() -> None:
     assert kwargs == {"scale": 2}
 
 
+@pytest.mark.parametrize(
+    ("example", "strides"),
+    [
+        (torch.ones(2, 3, 4, 6).contiguous(memory_format=torch.channels_last), (72, 1, 18, 3)),
+        (torch.ones(4, 2).t(), (1, 5)),
+        (torch.ones(2, 1).expand(2, 3), (1, 0)),
+        (torch.ones(1, 3).expand(2, 3), (0, 1)),
+        (torch.ones(1, 1, 3).expand(2, 2, 3), (0, 0, 1)),
+        (torch.ones(2, 1, 3), (3, 3, 1)),
+    ],
+)
+def test_arguments_of_other_sizes_lie_in_memory_as_the_examples_do(
+    example: torch.Tensor, strides: tuple[int, ...]
+) -> None:
+    made = WarmUp(model=lambda x: x, args=(example,), dynamic={"x": {0: "n"}})
+    (found,), _ = arguments_at(made, {"n": 5}, torch.device("cpu"))
+    assert (found.shape, found.stride()) == ((5, *example.shape[1:]), strides)
+
+
 def test_points_outside_an_exported_range_fail_and_the_others_do_not(exported: Path) -> None:
     spec = ModelSpec(name="m", exported=exported, axes={"x_0": (4, 400)})
     unit = Unit(spec, "cpu")
