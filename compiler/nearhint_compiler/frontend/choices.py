@@ -7,11 +7,12 @@ memory, or lies there as no one place could name, the walk finds the element on 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend.call import Call, per_row
-from nearhint_compiler.frontend.dtypes import compute_dtype
+from nearhint_compiler.frontend.dtypes import FLOATS, compute_dtype
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Point
 from nearhint_compiler.frontend.reductions import check_reduced
@@ -54,8 +55,8 @@ class _Row:
     def chosen(self, value: Value) -> Value:
         """What `value` is at the chosen place.
 
-        An element that the walk finds is a sum, to which the others add nothing, so that it is just
-        as it was.
+        A float that the walk finds is the largest, where the others are least, and an integer a
+        sum, to which the others add nothing, so that it is just as it was. (A sum of -0.0 is 0.0.)
         """
         if value.node not in self._found:
             self._found[value.node] = self._chosen(value)
@@ -77,8 +78,9 @@ class _Row:
                 return Value(emit.emit(made, dtype).node, value.dtype)
             case _:
                 is_chosen = emit.op("eq", emit.iota(self.at), self.place)
-                zero = emit.const(value.dtype, 0)
-                return emit.reduce("sum", emit.op("where", is_chosen, value, zero))
+                kind, other = ("max", -math.inf) if value.dtype in FLOATS else ("sum", 0)
+                beside = emit.const(value.dtype, other)
+                return emit.reduce(kind, emit.op("where", is_chosen, value, beside))
 
     def _varies(self, index: Expr) -> bool:
         """Whether an index is another one at another place of the row."""

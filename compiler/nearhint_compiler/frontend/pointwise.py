@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
-from nearhint_compiler.frontend.call import Call, Operand, as_number
+from nearhint_compiler.frontend.call import Call, Operand, as_number, is_host_scalar
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Point
-from nearhint_rules.expr import Int
-from nearhint_rules.program import DTYPES, Arg
+from nearhint_rules.expr import ONE, Int
+from nearhint_rules.program import DTYPES, Arg, Ref, TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
 Body: TypeAlias = Callable[..., Value]
@@ -124,6 +124,28 @@ def _divide(e: Emitter, x: Value, y: Value, *, rounding_mode: Arg = None) -> Val
     return e.op(names[rounding_mode], x, y)
 
 
+def _truncated(e: Emitter, x: Value, y: Value, *, rounding_mode: Arg) -> Value:
+    """As `_divide`; a quotient of low precision is rounded before it is cut."""
+    if rounding_mode != "trunc" or x.dtype not in dtypes.FLOATS:
+        return _divide(e, x, y, rounding_mode=rounding_mode)
+    return e.op("trunc", e.nearest(e.op("div", x, y)))
+
+
+def _divided(call: Call) -> Loops:
+    """A quotient with a rounding mode; by a single number eager cuts what is more precise."""
+    call.bind(("self", "other", "rounding_mode"), {"rounding_mode": None})
+    body = _divide if _is_single(call, call["other"]) else _truncated
+    return elementwise(body, "self other | rounding_mode", rounding_mode=None)(call)
+
+
+def _is_single(call: Call, arg: Arg) -> bool:
+    """Whether an operand is one number for eager; on a GPU only what lies on the host is."""
+    kind = call.types[arg.value] if isinstance(arg, Ref) else None
+    if not isinstance(kind, TensorType):
+        return True
+    return is_host_scalar(kind) or (call.device == "cpu" and {*kind.shape} <= {ONE})
+
+
 def _compare(name: str) -> Body:
     return lambda e, x, y: e.op(name, x, y)
 
@@ -168,6 +190,15 @@ def _pow_scalar(e: Emitter, x: Value, *, exponent: Arg) -> Value:
     return e.op("pow", x, e.const(x.dtype, number))
 
 
+def _power(call: Call) -> Loops:
+    """A power by a number; of f16, eager's CPU takes no roots for those by a half."""
+    call.bind(("self", "exponent"), {})
+    is_root = call["exponent"] in (0.5, -0.5)
+    if is_root and call.out.dtype == "f16" and call.device == "cpu":
+        return _POWER(call)
+    return _POWER_BY_NUMBER(call)
+
+
 def _square(e: Emitter, x: Value) -> Value:
     return e.op("mul", x, x)
 
@@ -185,6 +216,8 @@ _SCALED_BY_POWER = elementwise(
 )
 
 
+_POWER = elementwise(_op("pow"), "self exponent")
+_POWER_BY_NUMBER = elementwise(_pow_scalar, "self | exponent")
 _POWERS: Mapping[float, Body] = {
     0.0: lambda e, x: e.const(x.dtype, 1),
     1.0: lambda e, x: x,
@@ -449,14 +482,14 @@ POINTWISE: Mapping[str, Rule] = {
     **_binary_rows("mul", _mul),
     **_binary_rows("div", _divide),
     "aten.true_divide.Tensor": elementwise(_divide, "self other"),
-    "aten.div.Tensor_mode": elementwise(_divide, "self other | rounding_mode", rounding_mode=None),
-    "aten.div.Scalar_mode": elementwise(_divide, "self other | rounding_mode", rounding_mode=None),
+    "aten.div.Tensor_mode": _divided,
+    "aten.div.Scalar_mode": _divided,
     "aten.floor_divide.default": elementwise(_op("floordiv"), "self other"),
     **_binary_rows("remainder", _op("mod"), "operands"),
     **_binary_rows("fmod", _op("fmod"), "operands"),
-    "aten.pow.Tensor_Scalar": elementwise(_pow_scalar, "self | exponent"),
-    "aten.pow.Tensor_Tensor": elementwise(_op("pow"), "self exponent"),
-    "aten.pow.Scalar": elementwise(_op("pow"), "self exponent"),
+    "aten.pow.Tensor_Scalar": _power,
+    "aten.pow.Tensor_Tensor": _POWER,
+    "aten.pow.Scalar": _POWER,
     "aten.ldexp.Tensor": _ldexp,
     "aten.square.default": elementwise(_square, "self"),
     "aten.neg.default": elementwise(_op("neg"), "self"),

@@ -84,6 +84,62 @@ def test_what_is_added_is_scaled_before_it_is_multiplied_as_eager_s_is(
     assert reports[-1].launches
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+def test_roots_as_powers_are_eager_s_where_they_are_special(
+    exponent: float, dtype: torch.dtype, session: Install, compiled: Compiled
+) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x**exponent
+
+    session(compiled.snapshot)
+    x = torch.tensor([-torch.inf, -0.0, 0.0, torch.inf, -1.0, 4.0], dtype=dtype)
+    with torch.no_grad(), watch() as reports:
+        found = torch.compile(function, backend=nearhint, dynamic=True)(x)
+    expected = function(x)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    is_number = ~expected.isnan()
+    assert torch.equal(found.signbit()[is_number], expected.signbit()[is_number])
+    assert reports[-1].launches
+
+
+@pytest.mark.parametrize("divisor", [None, 0.3, torch.tensor(0.3)], ids=["rows", "number", "0-d"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_quotients_of_low_precision_are_rounded_before_they_are_cut_as_eager_s_are(
+    dtype: torch.dtype, divisor: float | Tensor | None, session: Install, compiled: Compiled
+) -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return torch.div(x, y, rounding_mode="trunc")
+
+    session(compiled.snapshot)
+    x = torch.arange(-40, 40, dtype=dtype)
+    y = torch.full_like(x, 0.3) if divisor is None else divisor
+    with torch.no_grad(), watch() as reports:
+        found = torch.compile(function, backend=nearhint, dynamic=True)(x, y)
+    torch.testing.assert_close(found, function(x, y), rtol=0, atol=0)
+    assert reports[-1].launches
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_element_that_a_walk_finds_keeps_the_sign_of_its_zero(
+    dtype: torch.dtype, session: Install, compiled: Compiled
+) -> None:
+    def function(x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        turned = x.flip(1)
+        return turned.gather(1, places), turned.sum(1)
+
+    session(compiled.snapshot)
+    x = torch.tensor([-0.0, 0.0, -torch.inf, torch.nan, 3.0], dtype=dtype)[:, None].expand(5, 7)
+    places = torch.arange(5)[:, None]
+    with torch.no_grad(), watch() as reports:
+        found = torch.compile(function, backend=nearhint, dynamic=True)(x.contiguous(), places)
+    for got, expected in zip(found, function(x, places), strict=True):
+        torch.testing.assert_close(got, expected, equal_nan=True)
+    assert torch.equal(found[0].signbit()[:3], torch.tensor([[True], [False], [True]]))
+    (launched,) = reports[-1].launches
+    assert launched.tier == 2
+
+
 @pytest.mark.parametrize("eps", [0.1, 0.5, 0.6])
 def test_a_logit_is_eager_s_also_where_its_bounds_cross(
     eps: float, session: Install, compiled: Compiled
