@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from nearhint_compiler.ir import nodes as ir
 
 _JUMPS = frozenset({"floor", "ceil", "trunc", "round"})
+_DIVISIONS = frozenset({"floordiv", "truncdiv", "fmod", "mod"})
+"""They jump where the quotient of their two operands is whole."""
 _ROUNDED = frozenset({"add", "sub", "mul", "div"})
 
 
@@ -41,13 +43,17 @@ def leading_to_jumps(kernel: ir.Kernel) -> frozenset[int]:
     found: set[int] = set()
     for position in reversed(range(len(kernel.body))):
         node = kernel.body[position]
-        if isinstance(node, ir.Op) and (position in found or _is_jump(node)):
+        if isinstance(node, ir.Op) and (position in found or _is_jump(node) or _divides(node)):
             found.update(node.operands)
     return frozenset(found)
 
 
 def _is_jump(node: ir.Op) -> bool:
     return node.name in _JUMPS or (node.name == "cast" and node.dtype in ir.INTEGERS)
+
+
+def _divides(node: ir.Op) -> bool:
+    return node.name in _DIVISIONS and node.dtype in ir.FLOATS
 
 
 def is_given(body: Sequence[ir.BodyNode], position: int) -> bool:

@@ -107,6 +107,13 @@ def _terms(
             error = scales[operand] * (_few(body, operand, arithmetic) * arithmetic.relative)
             moved = own * (np.expm1(np.minimum(error, LARGEST_ERROR)) / arithmetic.relative)
             return np.asarray(np.maximum(own, np.where(np.isfinite(moved), moved, own)))
+        case ir.Op("fmod" | "mod", _, (left, right)) if value.dtype.kind == "f":
+            # What is given leaves an exact rest. What was computed leaves its error in it, however
+            # little is left, and that of the divisor as often as it fits.
+            quotient = np.abs(values[left] / values[right])
+            dividend, divisor = (_lost(body, each, scales, arithmetic) for each in (left, right))
+            passed = dividend + divisor * quotient
+            return np.asarray(np.maximum(own, np.where(np.isfinite(passed), passed, own)))
         case ir.Op("where", _, (condition, left, right)):
             # What is not chosen has no part in it, and may be NaN where no element lies.
             chosen = np.maximum(own, np.where(values[condition], scales[left], scales[right]))
@@ -154,6 +161,14 @@ def _terms(
             return _anything(own, _fold_arrays([np.zeros(()), *exact]))
         case _:
             return own
+
+
+def _lost(
+    body: Sequence[ir.BodyNode], position: int, scales: list[Array], arithmetic: Arithmetic
+) -> Array:
+    """What a few roundings leave in a value of so many terms; nothing in what is given."""
+    few = 0.0 if is_given(body, position) else _few(body, position, arithmetic)
+    return np.asarray(scales[position] * few)
 
 
 def _few(body: Sequence[ir.BodyNode], position: int, arithmetic: Arithmetic) -> float:

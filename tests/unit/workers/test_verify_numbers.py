@@ -176,6 +176,95 @@ def test_a_root_has_the_error_of_the_sum_that_it_is_of(
     assert np.mean(told > 1) > 0.3
 
 
+@pytest.mark.parametrize(
+    ("name", "function"), [("fmod", np.fmod), ("mod", np.remainder)], ids=["fmod", "mod"]
+)
+@pytest.mark.parametrize(
+    ("factor", "is_right"), [(1.0, True), (1 + 2e-6, False)], ids=["right", "wrong"]
+)
+def test_a_rest_has_the_error_of_what_is_divided(
+    name: str, function: Callable[[Array, Array], Array], factor: float, is_right: bool
+) -> None:
+    """Next to nothing is left of some of what is computed; a few digits of it are lost there."""
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f32))
+          (body (load 0 p0)
+                (const f32 0x42c80000)
+                (mul f32 0 1)
+                (const f32 0x3e99999a)
+                ({name} f32 2 3)
+                (store 1 p0 4)))
+    """)
+
+    def rest(x: Array) -> Array:
+        hundred, divisor = np.float32(100 * factor), np.full(1, 0.3, np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return encode("f32", function(x.astype(np.float32) * hundred, divisor))
+
+    for seed in range(6):
+        found = verify(
+            kernel,
+            NumpySubject(rest),
+            ALWAYS,
+            [{"k0": 5000}],
+            threads=1,
+            seed=seed,
+            references=References(),
+        )
+        assert (found.problem == "") == is_right, found.problem
+
+
+@pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (1.01, False)])
+def test_a_rest_of_what_is_rounded_is_that_of_what_it_was_rounded_to(
+    factor: float, is_right: bool
+) -> None:
+    """Three times x leaves nothing, or nearly all of x where its f16 is a little less."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f16) (out f16))
+          (body (load 0 p0)
+                (cast f32 0)
+                (const f32 0x40400000)
+                (mul f32 1 2)
+                (cast f16 3)
+                (cast f32 4)
+                (fmod f32 5 1)
+                (cast f16 6)
+                (store 1 p0 7)))
+    """)
+
+    def rest(elements: Array) -> Array:
+        x = decode("f16", elements).astype(np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):
+            rounded = (x * 3).astype(np.float16).astype(np.float32)
+            return encode("f16", np.fmod(rounded, x * np.float32(factor)).astype(np.float64))
+
+    subject, references = NumpySubject(rest), References()
+    hints = [{"k0": 300}]
+    found = verify(kernel, subject, ALWAYS, hints, threads=1, seed=1, references=references)
+    assert (found.problem == "") == is_right, found.problem
+
+
+def test_a_rest_has_the_error_of_its_divisor_for_each_time_that_it_fits() -> None:
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (in f32) (out f32))
+          (body (load 0 p0)
+                (load 1 p0)
+                (exp f32 1)
+                (fmod f32 0 2)
+                (store 2 p0 3)))
+    """)
+    made = make_reference(kernel, sizes_at(kernel, {"k0": 200_000}), seed=(1,))
+    x, y = (whole_of(each).astype(np.float32) for each in made.inputs if each is not None)
+    ((expected,),) = made.slabs
+    errors = element_errors("f32", np.fmod(x, np.exp(y)), expected)
+    told = element_errors("f32", np.fmod(x, np.exp(y) * np.float32(1.0001)), expected)
+    assert np.mean(errors > 1) < 1e-4  # next to a whole quotient a digit more is one less
+    assert np.mean((told > 1)[np.abs(x) > np.exp(y)]) > 0.9
+
+
 @pytest.mark.parametrize("length", [300, 20_011])
 def test_products_have_one_answer_in_whatever_order_they_are_made(length: int) -> None:
     """Of factors far from 1 those of many are 0 in f32, and with an infinity NaN, or infinite."""

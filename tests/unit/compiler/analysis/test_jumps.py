@@ -62,7 +62,10 @@ def test_elsewhere_quotients_are_as_fast_as_before(body: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize(
     ("then", "is_found"),
-    [("(cast u8 4) (store 1 r0 5)", True), ("(exp f32 4) (store 1 r0 5)", False)],
+    [
+        ("(cast u8 4) (store 1 r0 5)", True),
+        ("(exp f32 4) (store 1 r0 5)", False),
+    ],
 )
 def test_what_others_turn_into_a_jump_is_divided_to_the_last_digit(
     then: str, is_found: bool
@@ -76,3 +79,16 @@ def test_what_others_turn_into_a_jump_is_divided_to_the_last_digit(
     )
     assert (2 in leading_to_jumps(kernel)) == is_found
     assert ("quotient_f32" in default_source(kernel).source) == (not is_found)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_found"),
+    [("floordiv", True), ("truncdiv", True), ("fmod", True), ("mod", True), ("pow", False)],
+)
+def test_what_leads_to_a_division_that_leaves_a_whole_number_is_found(
+    name: str, is_found: bool
+) -> None:
+    kernel = kernel_of(
+        "(exp f32 1)", f"({name} f32 3 2)", "(cast bf16 4)", "(store 1 p0 5)", out="bf16"
+    )
+    assert (3 in leading_to_jumps(kernel)) == is_found
