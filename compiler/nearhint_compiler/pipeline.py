@@ -20,7 +20,14 @@ from nearhint_compiler.frontend.bind import Bound, RepeatInFallbackError, bind
 from nearhint_compiler.frontend.build import BuiltKernel, build_kernel
 from nearhint_compiler.frontend.fuse import Fused, fuse
 from nearhint_compiler.frontend.lifetimes import last_uses, share_storage, with_frees
-from nearhint_compiler.frontend.lower import Graph, read_program, repeats_of, without
+from nearhint_compiler.frontend.lower import (
+    Graph,
+    choices_among,
+    read_program,
+    repeats_of,
+    without,
+    without_walks,
+)
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules.plan import Fallback, Plan, Provenance
 from nearhint_rules.program import Program, check
@@ -86,7 +93,10 @@ def _bound(program: Program, target_kind: str) -> tuple[Graph, Bound]:
 def _kernels_and_steps(
     graph: Graph,
 ) -> tuple[Fused, frozenset[int], tuple[BuiltKernel, ...], tuple[RawStep, ...]]:
-    """Fuses and builds; what cannot be built after all goes back to being opaque."""
+    """Fuses and builds; what cannot be built after all goes back to being opaque.
+
+    A choice among a row's elements becomes a lookup before that.
+    """
     for _ in range(ATTEMPTS):
         fused = fuse(graph)
         graph = fused.graph
@@ -94,12 +104,15 @@ def _kernels_and_steps(
         stored = stored_values(graph, fused, opaque)
         kernels: list[BuiltKernel] = []
         failed: set[int] = set()
+        chosen: set[int] = set()
         for group, values in zip(fused.groups, stored, strict=True):
             try:
                 kernels.append(build_kernel(graph, fused, group, stored=values))
             except CompilerError:
-                failed.update(group.nodes)
-        if not failed:
+                choices = choices_among(graph, group.nodes)
+                chosen.update(choices)
+                failed.update(() if choices else group.nodes)
+        if not failed and not chosen:
             return fused, opaque, tuple(kernels), assemble(graph, fused, kernels, opaque)
-        graph = without(graph, failed)
+        graph = without(without_walks(graph, chosen), failed)
     return _kernels_and_steps(without(graph, graph.loops.keys()))

@@ -68,6 +68,7 @@ class _Builder:
     emit: Emitter = field(init=False)
     slots: list[int] = field(default_factory=list)
     _places: dict[Place, ex.Sym] = field(default_factory=dict)
+    _read: set[Place] = field(default_factory=set)
     _results: dict[tuple[int, tuple[Expr, ...]], Sequence[Value]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,9 +114,15 @@ class _Builder:
             if stride != ex.ZERO:
                 places.append(place)
                 strides.append(stride)
+        self._read.update(places)
         if not places:
             return self.emit.load(param, rest)
         return self.emit.gather(param, rest, *one_place(self.emit, places, strides))
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether something is read at each place that data names, which tells of one outside."""
+        return self._read >= self._places.keys()
 
     def result(self, value: int) -> Value:
         """A member's output at the current point."""
@@ -162,6 +169,9 @@ def build_kernel(graph: Graph, fused: Fused, group: Group, *, stored: Sequence[i
         if place is not None:
             builder.compute(node, place, 0)
     results = [builder.result(value) for value in stored]
+    is_cpu = any(graph.tensor(value).device == "cpu" for value in stored)
+    if is_cpu and not builder.is_checked:
+        raise InvalidKernel("a place at which nothing is read, which eager refuses outside")
     for value, result in zip(stored, results, strict=True):
         node = graph.producers[value]
         place = loop_index(graph.loops[node], group.space, graph.ranges)

@@ -2,7 +2,8 @@
 
 What is computed of a row's elements is computed once more, of the one that is chosen: it is looked
 up in memory, so that the walk over the row does nothing for it. Where the row is not what lies in
-memory, or lies there as no one place could name, the walk finds the element on its way.
+memory, or lies there as no one place could name, the walk finds the element on its way; not on a
+CPU, where a lookup tells of a place that there is not.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ def choice(call: Call) -> Loops:
 
     def build(point: Point) -> tuple[Value]:
         row = _Row(point.emit, point.index[dim], shape[dim], place.at(point, "i64"))
-        return (row.chosen(x.at(point, dtype)),)
+        found = row.chosen(x.at(point, dtype))
+        if call.device == "cpu" and not row.is_looked_up:
+            raise Unlowerable("a place that eager refuses where there is none, and no walk misses")
+        return (found,)
 
     return per_row(call.loops(shape, frozenset({dim}), build), 0)
 
@@ -50,6 +54,7 @@ class _Row:
     at: Expr
     size: Expr
     place: Value
+    is_looked_up: bool = False
     _found: dict[int, Value] = field(default_factory=dict[int, Value])
 
     def chosen(self, value: Value) -> Value:
@@ -70,6 +75,7 @@ class _Row:
             case ir.Load(_, index) | ir.Iota(index) if not self._varies(index):
                 return value
             case ir.Load(param, index) if (split := self._split(index)) is not None:
+                self.is_looked_up = True
                 node = ir.Gather(param, split[1], split[0], self.size, self.place.node)
                 return emit.emit(node, value.dtype)
             case ir.Op(name, dtype, operands) if not self._widens_what_is_walked(operands):

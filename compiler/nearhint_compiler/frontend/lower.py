@@ -189,6 +189,16 @@ def without_walks(graph: Graph, nodes: Iterable[int]) -> Graph:
     return replace(graph, loops={k: v for k, v in found.items() if v is not None})
 
 
+def choices_among(graph: Graph, nodes: Iterable[int]) -> frozenset[int]:
+    """What chooses elements of rows that are walked, and may look them up in a loop of its own."""
+    return frozenset(
+        node
+        for node in nodes
+        if graph.program.nodes[node].op == "aten.gather.default"
+        and graph.loops[node].otherwise is not None
+    )
+
+
 def _check_inputs(program: Program) -> None:
     for index, node in enumerate(program.nodes):
         given = (*node.args, *(value for _, value in node.kwargs))
@@ -281,7 +291,7 @@ class _Trial:
     params: tuple[int, ...]
 
     def read(self, operand: int) -> Value:
-        return self.emit.load(self.params[operand], ex.ZERO)
+        return self.emit.load(self.params[operand], ex.add(ex.ZERO, *self.index))
 
     def look_up(self, operand: int, places: Sequence[Value]) -> Value:
         return self.emit.gather(self.params[operand], ex.ZERO, ex.ONE, ex.ONE, places[0])

@@ -108,7 +108,7 @@ def test_roots_as_powers_are_eager_s_where_they_are_special(
 def test_quotients_of_low_precision_are_rounded_before_they_are_cut_as_eager_s_are(
     dtype: torch.dtype, divisor: float | Tensor | None, session: Install, compiled: Compiled
 ) -> None:
-    def function(x: Tensor, y: Tensor) -> Tensor:
+    def function(x: Tensor, y: float | Tensor) -> Tensor:
         return torch.div(x, y, rounding_mode="trunc")
 
     session(compiled.snapshot)
@@ -120,24 +120,37 @@ def test_quotients_of_low_precision_are_rounded_before_they_are_cut_as_eager_s_a
     assert reports[-1].launches
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_element_that_a_walk_finds_keeps_the_sign_of_its_zero(
-    dtype: torch.dtype, session: Install, compiled: Compiled
+TURNED: dict[str, Callable[[Tensor], Tensor]] = {
+    "turned": lambda x: x.flip(1),
+    "summed up": lambda x: x.cumsum(1),
+    "one element": lambda x: x[:, :1].expand(-1, x.shape[1]),
+    "joined": lambda x: torch.cat([x[:, 1:], x[:, :1]], 1),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_an_element_of_a_row_that_is_not_there_is_refused_whatever_the_row_is_of(
+    name: str, session: Install, compiled: Compiled
 ) -> None:
+    """Of a row that no place in memory stands for, a walk would find the element, or none."""
+
     def function(x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        turned = x.flip(1)
-        return turned.gather(1, places), turned.sum(1)
+        row = TURNED[name](x)
+        return row.gather(1, places) * 2, row.sum(1)
 
     session(compiled.snapshot)
-    x = torch.tensor([-0.0, 0.0, -torch.inf, torch.nan, 3.0], dtype=dtype)[:, None].expand(5, 7)
-    places = torch.arange(5)[:, None]
+    call = torch.compile(function, backend=nearhint, dynamic=True)
+    x, places = torch.randn(5, 7), torch.arange(5)[:, None]
+    x[0] = -0.0
     with torch.no_grad(), watch() as reports:
-        found = torch.compile(function, backend=nearhint, dynamic=True)(x.contiguous(), places)
-    for got, expected in zip(found, function(x, places), strict=True):
-        torch.testing.assert_close(got, expected, equal_nan=True)
-    assert torch.equal(found[0].signbit()[:3], torch.tensor([[True], [False], [True]]))
-    (launched,) = reports[-1].launches
-    assert launched.tier == 2
+        for got, expected in zip(call(x, places), function(x, places), strict=True):
+            torch.testing.assert_close(got, expected)
+            assert torch.equal(got.signbit(), expected.signbit())
+        for wrong in (7, -1):
+            places[3] = wrong
+            with pytest.raises(RuntimeError, match=f"index {wrong} is out of bounds"):
+                call(x, places)
+    assert reports[0].launches
 
 
 @pytest.mark.parametrize("eps", [0.1, 0.5, 0.6])

@@ -286,11 +286,21 @@ def test_one_element_of_a_row_that_is_read_whole_is_looked_up(name: str, target_
     assert not any(is_compared)
 
 
-@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", WALKED)
-def test_an_element_that_no_place_names_is_found_by_the_walk(name: str, target_kind: str) -> None:
-    kernel = chosen_in_one_kernel(WALKED[name], target_kind)
+def test_an_element_that_no_place_names_is_found_by_the_walk(name: str) -> None:
+    kernel = chosen_in_one_kernel(WALKED[name], "cuda")
     assert not any(isinstance(node, ir.Gather) for node in kernel.body)
+
+
+@pytest.mark.parametrize("name", WALKED)
+def test_an_element_that_no_place_names_is_looked_up_by_eager_on_a_cpu(name: str) -> None:
+    """Eager refuses a place that there is not, and a walk would find nothing there."""
+    place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
+    lowered = check(WALKED[name], drawn(9, 5, 8), place)
+    assert_lowering_is_right(lowered)
+    assert any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+    (kernel,) = lowered.kernels
+    assert kernel.kernel.reduction
 
 
 @pytest.mark.parametrize(

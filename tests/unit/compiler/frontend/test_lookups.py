@@ -114,6 +114,17 @@ def test_images_are_interpolated_in_one_kernel_beside_their_places(
     assert len(gathers(lowered)) == count
 
 
+def test_a_float_that_a_walk_finds_is_no_sum_which_has_no_negative_zero() -> None:
+    def function(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.flip(1).gather(1, i), x.flip(1).amin(1)
+
+    places_found = places(24, 37, 1)
+    for dtype, kind in ((torch.float32, "max"), (torch.bfloat16, "max"), (torch.int64, "sum")):
+        (found,) = check(function, TABLE.to(dtype), places_found, target_kind="cuda").kernels
+        kinds = {node.kind for node in found.kernel.body if isinstance(node, ir.Reduce)}
+        assert kinds == {kind, "min"}
+
+
 def test_a_row_of_a_cache_is_one_place_in_steps_of_rows() -> None:
     function, arguments, _ = FUSED["blocks of a cache"]
     (gather,) = gathers(check(function, *arguments))
