@@ -279,8 +279,27 @@ class Fusion:
 
     def _finished(self) -> Fused:
         """Inlines, drops what is not worth a launch, and freezes the rest."""
+        graph, units, needed = self.graph, self.units, self._needed()
+        inlined, gone = self._inlined(needed)
+        while missing := self._taken_whole(inlined, gone) - needed:
+            needed |= missing
+            inlined, gone = self._inlined(needed)
+        left = self._left_to_readers(inlined, gone, needed)
+        groups = tuple(
+            Group(tuple(units.members[unit]), self.spaces[unit], frozenset(inlined[unit]))
+            for unit in sorted(self.spaces, key=lambda unit: units.members[unit][0])
+            if unit not in gone and is_worth_a_launch(graph, units.members[unit], inlined[unit])
+        )
+        again = frozenset(node for unit in gone for node in units.members[unit])
+        return Fused(graph, groups, again | left)
+
+    def _inlined(self, needed: set[int]) -> tuple[dict[int, set[int]], set[int]]:
+        """What each group computes again, and the groups that are there only where they are read.
+
+        `needed` are nodes whose results have to be in memory.
+        """
         graph, units = self.graph, self.units
-        readers, needed, reading = self._readers(), self._needed(), self._reading_nodes()
+        readers, reading = self._readers(), self._reading_nodes()
         inlined: dict[int, set[int]] = {unit: set() for unit in self.spaces}
         gone: set[int] = set()
         work = Work({unit: len(units.members[unit]) for unit in self.spaces})
@@ -305,14 +324,23 @@ class Fusion:
                 gone.add(unit)
                 for reader in into:
                     inlined[reader].update(nodes)
-        left = self._left_to_readers(inlined, gone)
-        groups = tuple(
-            Group(tuple(units.members[unit]), self.spaces[unit], frozenset(inlined[unit]))
-            for unit in sorted(self.spaces, key=lambda unit: units.members[unit][0])
-            if unit not in gone and is_worth_a_launch(graph, units.members[unit], inlined[unit])
-        )
-        again = frozenset(node for unit in gone for node in units.members[unit])
-        return Fused(graph, groups, again | left)
+        return inlined, gone
+
+    def _taken_whole(self, inlined: dict[int, set[int]], gone: Collection[int]) -> set[int]:
+        """What is gone, but is an argument of a node that runs as it is.
+
+        Such a node takes more than its loop reads: a copy into a tensor takes that, too.
+        """
+        graph, members = self.graph, self.units.members
+        again = {node for unit in gone for node in members[unit]}
+        alone = [
+            node
+            for unit in self.spaces.keys() - gone
+            if not is_worth_a_launch(graph, members[unit], inlined[unit])
+            for node in members[unit]
+        ]
+        taken = (value for node in alone for value in graph.program.nodes[node].inputs)
+        return again.intersection(graph.producers[graph.root(value)] for value in taken)
 
     def _places_in(self, unit: int, reader: int) -> int:
         """At how many places, at most, a point of `reader` reads what `unit` computes."""
@@ -335,7 +363,7 @@ class Fusion:
         return self.graph.program.nodes[node].op in POINTWISE
 
     def _left_to_readers(
-        self, inlined: dict[int, set[int]], gone: Collection[int]
+        self, inlined: dict[int, set[int]], gone: Collection[int], needed: set[int]
     ) -> frozenset[int]:
         """What reduces rows leaves to its one reader what is computed of them and of the totals.
 
@@ -343,7 +371,7 @@ class Fusion:
         already, and they are no wider. The nodes that are computed where they are read.
         """
         found: set[int] = set()
-        needed, readers = self._needed(), self._readers()
+        readers = self._readers()
         for unit in self.units.in_order(self.spaces.keys() - gone):
             into: set[int] = set()
             stack = [*readers.get(unit, ())]

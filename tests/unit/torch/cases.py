@@ -225,6 +225,15 @@ def _put_in_place(x: Tensor) -> Any:
     return made, torch.cat([x.new_empty(0), made.relu(), x[:0]])
 
 
+def _put_in_a_copy(x: Tensor, y: Tensor) -> Any:
+    """What is put in was read of an argument before that is written: it waits for nothing else."""
+    made = y.clone()
+    made[0] = x[-1]
+    total = made.cumsum(0)
+    x.clamp_(-2, 2)
+    return total
+
+
 def _nested(x: Tensor) -> Any:
     """The rows of a nested tensor have a length that is no number."""
     rows = torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 1, x.shape[0]]))
@@ -291,6 +300,7 @@ CASES = (
     Case("scan by halves", _scanned, _one),
     Case("experts", _experts, lambda r, c: (torch.randn(r, c), torch.randint(r, (2 * r,)))),
     Case("parts put in place", _put_in_place, _one),
+    Case("a row put in a copy", _put_in_a_copy, _pair),
     Case("mask by indices", _mask_by_indices, lambda r, c: (torch.rand(r, c) > 0.3,)),
     Case(
         "table of places",
