@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType, SimpleNamespace
@@ -17,6 +18,8 @@ from torch.autograd import forward_ad
 from torch.testing._internal.two_tensor import TwoTensor
 
 from nearhint_torch import adapter
+from nearhint_torch.adapter import calls
+from nearhint_torch.adapter import tracing as capturing
 from nearhint_torch.sizes import CONVERSIONS
 
 seen: dict[str, Any] = {}
@@ -329,7 +332,7 @@ def test_views_share_their_bases_storage_and_count_from_its_first_element(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not has_entry:
-        monkeypatch.setattr(adapter, "_guards", lambda: None)
+        monkeypatch.setattr(calls, "_guards", lambda: None)
     view = adapter.viewer()
     with mode():
         for base in (torch.arange(24.0)[4:].view(4, 5), torch.nn.Parameter(torch.ones(4, 5))):
@@ -345,7 +348,7 @@ def test_empty_tensors_lie_as_they_are_asked_to(
     has_entry: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_entry:
-        monkeypatch.setattr(adapter, "_guards", lambda: None)
+        monkeypatch.setattr(calls, "_guards", lambda: None)
     made = adapter.empty_maker(torch.device("cpu"))((3, 2), (1, 4), torch.bfloat16)
     assert (made.shape, made.stride(), made.dtype) == ((3, 2), (1, 4), torch.bfloat16)
 
@@ -510,3 +513,35 @@ def test_torchs_own_check_of_a_first_call_watches_nothing() -> None:
         run(x)
         run(x)
     assert watched == [False, False]
+
+
+def test_other_threads_call_compiled_functions_while_one_captures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where torch does not say itself that it compiles."""
+    doubled = torch.compile(lambda x: x * 2, backend="eager", dynamic=True)
+    x = torch.randn(3, 4)
+    doubled(x)
+    found: list[Any] = []
+
+    def call() -> None:
+        try:
+            found.append(torch.equal(doubled(x), x * 2))
+        except RuntimeError as error:
+            found.append(error)
+
+    def sin_while_another_calls(x: torch.Tensor) -> torch.Tensor:
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        return x.cos()
+
+    op = torch.ops.aten.sin
+    monkeypatch.setattr(capturing, "DECOMPOSED", (op,))
+    monkeypatch.setitem(torch._decomp.decomposition_table, op.default, sin_while_another_calls)
+    captured = adapter.aot_inference(
+        torch.fx.symbolic_trace(lambda x: (x.sin(),)), [x], compiler=lambda graph, _: graph.forward
+    )
+    assert torch.equal(captured(x)[0], x.cos())
+    assert found
+    assert all(each is True for each in found)
