@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._dynamo
+import torch._dynamo  # pyright: ignore[reportUnusedImport]  # or torch imports itself in a circle
 from torch._C import _disabled_torch_dispatch_impl
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._guards import TracingContext

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-import torch._dynamo
 
 EmptyMaker: TypeAlias = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 

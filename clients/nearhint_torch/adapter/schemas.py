@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo
 
 
 def op_name(target: object) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import torch._dynamo
 from torch._guards import detect_fake_mode
 
 LARGEST_SIZE = 2**62

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
-import torch._dynamo
 from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
 from torch._C import _is_any_autocast_enabled
 from torch._decomp import get_decompositions

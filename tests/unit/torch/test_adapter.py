@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._decomp import decomposition_table
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
@@ -538,7 +539,7 @@ def test_other_threads_call_compiled_functions_while_one_captures(
 
     op = torch.ops.aten.sin
     monkeypatch.setattr(capturing, "DECOMPOSED", (op,))
-    monkeypatch.setitem(torch._decomp.decomposition_table, op.default, sin_while_another_calls)
+    monkeypatch.setitem(decomposition_table, op.default, sin_while_another_calls)
     captured = adapter.aot_inference(
         torch.fx.symbolic_trace(lambda x: (x.sin(),)), [x], compiler=lambda graph, _: graph.forward
     )
