@@ -13,6 +13,7 @@ import torch
 import nearhint
 from nearhint import session
 from nearhint.demo.daemon import DemoDaemon
+from nearhint_torch.runner import watch
 
 WIDTH = 96
 ROWS = (5, 40, 300)
@@ -80,6 +81,20 @@ def settled() -> None:
     report = nearhint.settle(timeout_s=SETTLE_S)
     assert report.settled, report
     assert report.at_t0 == {}
+
+
+def captured(kernel: Function, *arguments: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """A graph of one call, at T2, on the current device; and where it leaves its result."""
+    graph = torch.cuda.CUDAGraph()
+    # Libraries such as cuBLAS make their workspaces before capture, on the stream of the capture.
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        block(*arguments)
+    torch.cuda.synchronize()
+    with watch() as reports, torch.cuda.graph(graph, stream=stream):
+        out = kernel(*arguments)
+    assert [report.tiers for report in reports] == [(0, 0, 2)]
+    return graph, out
 
 
 def close(got: Tensor, expected: Tensor) -> bool:

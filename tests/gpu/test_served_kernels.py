@@ -15,6 +15,7 @@ from tests.gpu.served import (
     WIDTH,
     Tensor,
     block,
+    captured,
     client_of,
     close,
     random,
@@ -72,15 +73,7 @@ def test_a_captured_graph_replays_on_new_inputs(rows: int) -> None:
     others = random(WIDTH), random(WIDTH, WIDTH)
     kernel = tuned(block, *others)
     x = random(rows, WIDTH)
-    graph = torch.cuda.CUDAGraph()
-    # Libraries such as cuBLAS make their workspaces before capture, on the stream of the capture.
-    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        block(x, *others)
-    torch.cuda.synchronize()
-    with watch() as reports, torch.cuda.graph(graph, stream=stream):
-        out = kernel(x, *others)
-    assert [report.tiers for report in reports] == [(0, 0, 2)]
+    graph, out = captured(kernel, x, *others)
     for _ in range(3):
         fresh = random(rows, WIDTH)
         x.copy_(fresh)

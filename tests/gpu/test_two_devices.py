@@ -18,6 +18,7 @@ from tests.gpu.served import (
     Function,
     Tensor,
     block,
+    captured,
     client_of,
     close,
     random,
@@ -120,14 +121,7 @@ def test_a_captured_graph_of_the_second_device_replays_on_new_inputs(client: Non
     kernel = tuned(block, *others, device=SECOND)
     x = random(OTHER_ROWS, WIDTH, device=SECOND)
     with torch.cuda.device(SECOND):
-        graph = torch.cuda.CUDAGraph()
-        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            block(x, *others)
-        torch.cuda.synchronize()
-        with watch() as reports, torch.cuda.graph(graph, stream=stream):
-            out = kernel(x, *others)
-        assert [report.tiers for report in reports] == [(0, 0, 2)]
+        graph, out = captured(kernel, x, *others)
         fresh = random(OTHER_ROWS, WIDTH, device=SECOND)
         x.copy_(fresh)
         graph.replay()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -456,11 +457,17 @@ def idle_of(daemon: Running, moments: Moments, *, share: float = 0.01) -> IdleRe
     )
 
 
+def taking_a_second(moments: Moments) -> Callable[[str, worker_pb2.WorkerRequest], None]:
+    """Each job of a worker does."""
+
+    def faults(job: str, request: worker_pb2.WorkerRequest) -> None:
+        moments.now_s += 1.0
+
+    return faults
+
+
 def test_an_idle_daemon_takes_a_sample_now_and_then_until_a_table_is_judged(tmp_path: Path) -> None:
     moments = Moments()
-
-    def takes_a_second(job: str, request: worker_pb2.WorkerRequest) -> None:
-        moments.now_s += 1.0
 
     async def scenario() -> None:
         bench = FakeBenchPool()
@@ -469,7 +476,7 @@ def test_an_idle_daemon_takes_a_sample_now_and_then_until_a_table_is_judged(tmp_
             idle = idle_of(daemon, moments)
             assert not await idle.look()
             moments.now_s = FIRST_S
-            bench.faults = takes_a_second
+            bench.faults = taking_a_second(moments)
             assert await idle.look()
             await until_ended(daemon, 1)
             # One second of measuring is one percent of the hundred after it.
@@ -498,16 +505,13 @@ def test_an_idle_daemon_takes_a_sample_now_and_then_until_a_table_is_judged(tmp_
 def test_time_in_which_a_sample_waits_for_its_device_is_no_work(tmp_path: Path) -> None:
     moments = Moments()
 
-    def takes_a_second(job: str, request: worker_pb2.WorkerRequest) -> None:
-        moments.now_s += 1.0
-
     async def scenario() -> None:
         bench = FakeBenchPool()
         async with running(tmp_path, bench=bench, monotonic=moments, regret_share=0) as daemon:
             await tuned(daemon)
             idle = idle_of(daemon, moments)
             moments.now_s += FIRST_S
-            bench.faults = takes_a_second
+            bench.faults = taking_a_second(moments)
             async with daemon.core.devices.turn(("cpu",), (Priority.LIVE_MISS,)):
                 assert await idle.look()
                 await until(lambda: daemon.core.jobs.running() > 0)

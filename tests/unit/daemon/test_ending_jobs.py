@@ -79,10 +79,14 @@ async def soon(condition: Any) -> None:
             await asyncio.sleep(0)
 
 
-def until(event: asyncio.Event) -> Callable[[JobRow, Mapping[str, Any]], Awaitable[None]]:
-    """Work that ends well once something has happened."""
+def until(
+    event: asyncio.Event, *, begun: list[str] | None = None
+) -> Callable[[JobRow, Mapping[str, Any]], Awaitable[None]]:
+    """Work that ends well once something has happened; `begun` gets the keys of what was begun."""
 
     async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        if begun is not None:
+            begun.append(row.key)
         await event.wait()
 
     return work
@@ -374,10 +378,6 @@ def test_a_job_that_is_being_cancelled_is_not_taken_up(tmp_path: Path) -> None:
     """It would end twice, and the second time take away who asked for it anew."""
     goes_on, begun = asyncio.Event(), list[str]()
 
-    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
-        begun.append(row.key)
-        await goes_on.wait()
-
     async def scenario(queue: JobQueue, store: Store) -> None:
         def listener(row: JobRow) -> None: ...
 
@@ -394,7 +394,7 @@ def test_a_job_that_is_being_cancelled_is_not_taken_up(tmp_path: Path) -> None:
         assert begun == ["holds the lane"]
         assert (await stored(store, "b"))["b"].state == "cancelled"
 
-    with_queue(tmp_path, scenario, handler=work, lane_limit=1)
+    with_queue(tmp_path, scenario, handler=until(goes_on, begun=begun), lane_limit=1)
 
 
 def test_a_job_that_is_cancelled_as_it_is_taken_up_ends_and_its_lane_goes_on(
@@ -402,10 +402,6 @@ def test_a_job_that_is_cancelled_as_it_is_taken_up_ends_and_its_lane_goes_on(
 ) -> None:
     """A task that is cancelled before its first step takes none."""
     goes_on, begun = asyncio.Event(), list[str]()
-
-    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
-        begun.append(row.key)
-        await goes_on.wait()
 
     async def scenario(queue: JobQueue, store: Store) -> None:
         def listener(row: JobRow) -> None: ...
@@ -422,4 +418,4 @@ def test_a_job_that_is_cancelled_as_it_is_taken_up_ends_and_its_lane_goes_on(
         assert begun == ["holds the lane", "c"]
         assert (await stored(store, "b"))["b"].state == "cancelled"
 
-    with_queue(tmp_path, scenario, handler=work, lane_limit=1)
+    with_queue(tmp_path, scenario, handler=until(goes_on, begun=begun), lane_limit=1)
