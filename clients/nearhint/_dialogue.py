@@ -18,7 +18,7 @@ from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
 from nearhint._registration import Phase, Registration
 from nearhint._state import QUIET_S, SessionState
-from nearhint._tuning import ASK_ATTEMPTS, POLL_S, RETRY_S, Tuning, failure, pause_s
+from nearhint._tuning import AGAIN_S, ASK_ATTEMPTS, POLL_S, RETRY_S, Tuning, failure
 from nearhint._watch import TableBatch, Watch, WatchEnded
 from nearhint.connection import Connection
 from nearhint.counters import Counters
@@ -227,9 +227,7 @@ class Dialogue:
             return True
         registration.reason = failure(operation)
         if operation.passing:
-            registration.phase = Phase.PUT_OFF
-            registration.due_s = self._clock() + pause_s(registration.put_offs)
-            registration.put_offs += 1
+            registration.put_off(self._clock(), *AGAIN_S)
         else:
             registration.phase = Phase.REFUSED
         return False

@@ -51,6 +51,15 @@ NO_PLAN = frozenset({Phase.PUT_OFF, Phase.REFUSED})
 """The daemon was asked, and has none; `settle` does not wait for one."""
 
 
+def doubled_s(first_s: float, longest_s: float, times: int) -> float:
+    """A pause that was doubled so often.
+
+    >>> [doubled_s(40, 600, times) for times in range(6)]
+    [40.0, 80.0, 160.0, 320.0, 600, 600]
+    """
+    return min(longest_s, first_s * 2.0 ** min(times, 16))
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """One launch step: how its Kernel's sizes come from the Program's."""
@@ -86,10 +95,10 @@ class Demand:
         """Nobody was asked yet, and nothing final is known."""
         return not self.operation and not self.final
 
-    def put_off(self, until_s: float) -> None:
-        """It is to be asked for again then."""
+    def put_off(self, now_s: float, first_s: float, longest_s: float) -> None:
+        """It is to be asked for again, after a pause that doubles each time."""
+        self.again_s = now_s + doubled_s(first_s, longest_s, self.put_offs)
         self.put_offs += 1
-        self.again_s = until_s
 
     def reopen(self) -> None:
         """It may be asked for as if nobody had been."""
@@ -169,8 +178,14 @@ class Registration:
 
     def delay(self, now_s: float, first_s: float, longest_s: float) -> None:
         """Not before a pause that doubles each time."""
-        self.due_s = now_s + min(longest_s, first_s * 2.0 ** min(self.failures, 16))
+        self.due_s = now_s + doubled_s(first_s, longest_s, self.failures)
         self.failures += 1
+
+    def put_off(self, now_s: float, first_s: float, longest_s: float) -> None:
+        """It is to be registered again, after a pause that doubles each time."""
+        self.phase = Phase.PUT_OFF
+        self.due_s = now_s + doubled_s(first_s, longest_s, self.put_offs)
+        self.put_offs += 1
 
     def use(self, sizes: Sizes) -> None:
         """Notes sizes that a call was made with."""

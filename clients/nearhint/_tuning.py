@@ -188,7 +188,7 @@ class Tuning:
                     else failure(operation)
                 )
                 if operation.passing:
-                    demand.put_off(self._clock() + pause_s(demand.put_offs))
+                    demand.put_off(self._clock(), *AGAIN_S)
 
 
 def _calls(wanted: Sequence[Demand]) -> Iterator[list[Demand]]:
@@ -199,12 +199,6 @@ def _calls(wanted: Sequence[Demand]) -> Iterator[list[Demand]]:
         for start in range(0, len(sizes), HINTS_A_CALL):
             some = set(sizes[start : start + HINTS_A_CALL])
             yield [demand for demand in alike if demand.sizes in some]
-
-
-def pause_s(times: int) -> float:
-    """How long to wait after a failure that may pass, when there were so many before."""
-    first_s, longest_s = AGAIN_S
-    return min(longest_s, first_s * 2.0 ** min(times, 16))
 
 
 def failure(operation: operation_service_pb2.Operation) -> str:

@@ -58,10 +58,16 @@ class Quarantine:
         return row
 
     async def give_up(
-        self, key: str, *, kind: str, loss: WorkerLost, failures: int = FAILURES
+        self,
+        key: str,
+        *,
+        kind: str,
+        loss: WorkerLost,
+        failures: int = FAILURES,
+        kept: str = "",
     ) -> QuarantineRow:
-        """Keeps that `key` is not tried again, and what reproduces why."""
-        folder = self.keep(key, loss.reproducer)
+        """Keeps that `key` is not tried again, and what reproduces why, unless that is `kept`."""
+        folder = kept or self.keep(key, loss.reproducer)
         row = QuarantineRow(key, kind, str(loss)[:1000], folder, failures, self._clock())
         await self._store.write(lambda tx: tx.put(row))
         logs.warning("quarantined", kind=kind, key=key, reproducer=folder)

@@ -100,7 +100,7 @@ class Races:
         key = quarantine_key(row)
         folder = self._quarantine.keep(key, loss.reproducer)
         await self._publisher.reject(row, f"{loss} while timed; reproducer: {folder}")
-        await self._quarantine.give_up(key, kind="variant", loss=loss)
+        await self._quarantine.give_up(key, kind="variant", loss=loss, kept=folder)
 
     async def _together(
         self, task: Task, candidates: Sequence[pb.Candidate], care: Care

@@ -8,10 +8,11 @@ import grpc
 import pytest
 from tests.unit.client import doubling
 from tests.unit.client.conftest import Eventually
-from tests.unit.client.test_session import FOREVER_S, open_session, serve
+from tests.unit.client.test_session import FOREVER_S, open_session, serve, wanting
 
 import nearhint
-from nearhint._tuning import ASK_ATTEMPTS, pause_s
+from nearhint._registration import doubled_s
+from nearhint._tuning import AGAIN_S, ASK_ATTEMPTS
 from nearhint.testing import FakeDaemon
 
 
@@ -21,7 +22,7 @@ def test_a_failed_operation_whose_reason_may_pass_is_asked_for_again(
     eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nearhint._tuning.AGAIN_S", (0.01, 0.05))
+    monkeypatch.setattr("nearhint._dialogue.AGAIN_S", (0.01, 0.05))
     daemon.lowering(doubling.program(), "lower-1")
     handle = open_session(daemon).register(doubling.program())
     assert not handle.wait_ready(5)
@@ -51,10 +52,7 @@ def test_a_bucket_that_was_not_tuned_for_what_may_pass_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("nearhint._tuning.AGAIN_S", (0.01, 0.05))
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
-    handle.want({"s0": 4096})
+    _handle = wanting(daemon, 4096)
     for asked in range(ASK_ATTEMPTS + 2):
         daemon.wait_asked("EnsureKernels", times=asked + 1)
         name = f"ensure-{asked}"
@@ -68,10 +66,7 @@ def test_a_bucket_that_was_not_tuned_for_what_may_pass_is_asked_for_again(
 def test_a_bucket_that_may_yet_be_tuned_is_not_waited_for(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
-    handle.want({"s0": 4096})
+    _handle = wanting(daemon, 4096)
     daemon.wait_asked("EnsureKernels")
     eventually(lambda: "ensure-0" in daemon.store.operations)
     daemon.finish("ensure-0", error="the device is full", passing=1)
@@ -80,8 +75,8 @@ def test_a_bucket_that_may_yet_be_tuned_is_not_waited_for(
 
 
 def test_what_fails_again_is_asked_for_after_longer_pauses() -> None:
-    assert [pause_s(times) for times in range(6)] == [40, 80, 160, 320, 600, 600]
-    assert pause_s(10_000) == 600
+    assert [doubled_s(*AGAIN_S, times) for times in range(6)] == [40, 80, 160, 320, 600, 600]
+    assert doubled_s(*AGAIN_S, 10_000) == 600
 
 
 def test_a_daemon_without_room_is_asked_again(

@@ -33,6 +33,15 @@ def serve(daemon: FakeDaemon, *hints: int, **options: object) -> None:
     daemon.publish(doubling.table(*hints, **options))  # type: ignore[arg-type]
 
 
+def wanting(daemon: FakeDaemon, size: int) -> ProgramHandle:
+    """A Program that is served at 64, and called at another size."""
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.want({"s0": size})
+    return handle
+
+
 def test_a_second_process_is_at_t2_before_its_first_call(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
@@ -300,10 +309,7 @@ def test_a_kernel_that_gets_variants_after_all_is_asked_for(
 def test_a_bucket_that_comes_after_its_operation_failed_is_at_t2(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
-    handle.want({"s0": 4096})
+    handle = wanting(daemon, 4096)
     daemon.wait_asked("EnsureKernels")
     (operation,) = daemon.store.operations
     daemon.finish(operation, error="the device has no memory left")
@@ -318,10 +324,7 @@ def test_a_bucket_that_comes_after_its_operation_failed_is_at_t2(
 def test_settle_gives_up_on_a_bucket_whose_operation_failed(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
-    handle.want({"s0": 1 << 40})
+    _handle = wanting(daemon, 1 << 40)
     daemon.wait_asked("EnsureKernels")
     (operation,) = daemon.store.operations
     daemon.finish(operation, error="a hint of 8 TiB")

@@ -16,6 +16,7 @@ from tests.unit.daemon.test_jobs import left_running, spec, with_queue
 from nearhint_daemon.errors import NoVariant, StoreReadOnly
 from nearhint_daemon.jobs import RESTARTS, SUSPECTED_RESTARTS, JobQueue, Priority
 from nearhint_daemon.jobs import queue as job_queue
+from nearhint_daemon.jobs.spec import Listener
 from nearhint_daemon.operations import Operations, OperationState
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
@@ -374,15 +375,22 @@ def test_what_waits_of_an_operation_is_cancelled_in_few_commits(
     with_queue(tmp_path, scenario, handler=until(goes_on), lane_limit=1)
 
 
+async def behind_another(queue: JobQueue) -> Listener:
+    """Job b waits for its lane; who listens for its end."""
+
+    def listener(row: JobRow) -> None: ...
+
+    await queue.ensure([spec("holds the lane"), spec("b")])
+    assert queue.listen("b", listener)
+    return listener
+
+
 def test_a_job_that_is_being_cancelled_is_not_taken_up(tmp_path: Path) -> None:
     """It would end twice, and the second time take away who asked for it anew."""
     goes_on, begun = asyncio.Event(), list[str]()
 
     async def scenario(queue: JobQueue, store: Store) -> None:
-        def listener(row: JobRow) -> None: ...
-
-        await queue.ensure([spec("holds the lane"), spec("b")])
-        assert queue.listen("b", listener)
+        listener = await behind_another(queue)
         async with Held(store):
             cancelling = asyncio.create_task(queue.cancel("b", listener))
             await asyncio.sleep(0)
@@ -404,10 +412,7 @@ def test_a_job_that_is_cancelled_as_it_is_taken_up_ends_and_its_lane_goes_on(
     goes_on, begun = asyncio.Event(), list[str]()
 
     async def scenario(queue: JobQueue, store: Store) -> None:
-        def listener(row: JobRow) -> None: ...
-
-        await queue.ensure([spec("holds the lane"), spec("b")])
-        assert queue.listen("b", listener)
+        listener = await behind_another(queue)
         async with Held(store):
             goes_on.set()
             await soon(lambda: not queue.running())
