@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,10 @@ def with_queue(
     lane_limit: int = 1,
     clock: Callable[[], float] = time.time,
     is_started: bool = True,
+    left: Path | None = None,
 ) -> None:
+    """Runs the scenario; `left` becomes the folder as a crash after it leaves it."""
+
     async def run() -> None:
         metrics = Metrics(version="test", compiler_version="test")
         store = Store(folder, observer=metrics, clock=clock)
@@ -62,12 +67,23 @@ def with_queue(
             await queue.start()
         try:
             await scenario(queue, store)
+            if left is not None:
+                shutil.copytree(folder, left)
         finally:
             if is_started:
                 await queue.stop()
             await store.close()
+        # What is left would be started, and lost, while the loop ends: another test would fail.
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(run())
+
+
+def store_folders(folder: Path, count: int) -> list[Path]:
+    """Folders of stores, of which the first is there."""
+    folders = [folder / f"store{number}" for number in range(count)]
+    folders[0].mkdir()
+    return folders
 
 
 async def ended(queue: JobQueue, *keys: str) -> dict[str, JobRow]:
@@ -236,11 +252,8 @@ def test_jobs_that_ran_when_the_daemon_died_are_taken_up(tmp_path: Path) -> None
     started = asyncio.Event()
 
     async def die(queue: JobQueue, store: Store) -> None:
-        queue.handle("lower", forever)
-        await queue.start()
         await queue.ensure([spec("a", payload={"n": 1}), spec("b", payload={"n": 2})])
         await started.wait()
-        # No stop: the rows are left as a crash leaves them.
 
     seen: list[int] = []
 
@@ -254,8 +267,9 @@ def test_jobs_that_ran_when_the_daemon_died_are_taken_up(tmp_path: Path) -> None
         assert seen == [1, 2]
         await queue.stop()
 
-    with_queue(tmp_path, die, is_started=False)
-    with_queue(tmp_path, resume, is_started=False)
+    folder, left = store_folders(tmp_path, 2)
+    with_queue(folder, die, handler=forever, left=left)
+    with_queue(left, resume, is_started=False)
 
 
 def left_running(key: str, *, attempts: int) -> JobRow:
@@ -330,16 +344,15 @@ def test_only_what_a_worker_has_is_counted_when_the_daemon_ends(tmp_path: Path) 
             await asyncio.Event().wait()
 
         queue.handle("lower", hold)
-        await queue.start()
         if store.read_now(lambda reading: len(tuple(queries.open_jobs(reading)))) == 0:
             await queue.ensure([spec("waits"), spec("works")])
         async with asyncio.timeout(10):
             await both.wait()
-        # No stop: the rows are left as a crash leaves them.
 
-    for _ in range(RESTARTS - 1):
-        with_queue(tmp_path, scenario, lane_limit=2, is_started=False)
-    assert attempts_in(tmp_path) == {"waits": 0, "works": RESTARTS - 1}
+    folders = store_folders(tmp_path, RESTARTS)
+    for folder, left in pairwise(folders):
+        with_queue(folder, scenario, lane_limit=2, left=left)
+    assert attempts_in(folders[-1]) == {"waits": 0, "works": RESTARTS - 1}
 
 
 def attempts_in(folder: Path) -> dict[str, int]:
@@ -376,7 +389,6 @@ def test_what_waits_long_after_a_worker_had_it_is_counted_no_more(
             return row.attempts
 
         queue.handle("lower", hold)
-        await queue.start()
         await queue.ensure([spec("a")])
         async with asyncio.timeout(10):
             await worked.wait()
@@ -390,10 +402,10 @@ def test_what_waits_long_after_a_worker_had_it_is_counted_no_more(
             now[0] += job_queue.WAITING_S
             for _ in range(20):
                 await asyncio.sleep(0)
-        # No stop: the rows are left as a crash leaves them.
 
-    with_queue(tmp_path, scenario, clock=lambda: now[0], is_started=False)
-    assert attempts_in(tmp_path) == {"a": 1}
+    folder, left = store_folders(tmp_path, 2)
+    with_queue(folder, scenario, clock=lambda: now[0], left=left)
+    assert attempts_in(left) == {"a": 1}
 
 
 def test_a_job_that_is_stopped_while_a_worker_has_it_has_its_attempt_back(tmp_path: Path) -> None:
