@@ -44,7 +44,8 @@ def kernel(
     `dynamic` names them: `{"x": {0: "rows"}}` makes the first size of argument `x` a symbol that
     explanations and metrics call `rows`. A `range` or a `torch.export.Dim` gives its range as well,
     which kernels may then rely on. `address` is that of the daemon, as NEARHINT_ADDRESS.
-    Gradients are not computed: the call runs without grad mode.
+    Gradients are not computed: the call runs without grad mode. Within a function that is compiled
+    itself, `function` is part of that.
 
     Raises `InvalidDynamic` if `function` has no such argument of its own (`*args` is none), or does
     not say which it has, or a range holds no size, or, in a call, if the argument is no tensor,
@@ -73,6 +74,9 @@ def kernel(
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if torch.compiler.is_dynamo_compiling():  # the caller's own graph has its ops, and no marks
+            with torch.no_grad():
+                return function(*args, **kwargs)
         before: list[tuple[torch.Tensor, Mapping[str, Any]]] = []
         try:
             for position, argument, dimensions in places:

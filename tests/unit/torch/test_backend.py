@@ -216,6 +216,25 @@ def test_a_module_becomes_a_kernel_by_the_arguments_of_its_forward(session: Inst
     assert [symbol.user_name for symbol in handle.program.symbols] == ["rows"]
 
 
+@pytest.mark.parametrize("outer", ["aot_eager", "nearhint"])
+def test_a_kernel_is_traced_within_a_function_that_is_compiled(
+    outer: str, session: Install
+) -> None:
+    session(lambda program: None)
+    norm = nearhint.kernel(rms_norm, dynamic={"x": {0: "rows"}})
+
+    def layer(x: Tensor, weight: Tensor) -> Tensor:
+        scaled: Tensor = norm(x, weight) * 2 + x
+        return scaled
+
+    compiled = torch.compile(layer, backend=outer, dynamic=True, fullgraph=True)
+    weight = torch.randn(8, requires_grad=True)
+    for rows in (5, 9):
+        x = torch.randn(rows, 8)
+        assert torch.equal(compiled(x, weight), layer(x, weight))
+    assert not compiled(x, weight).requires_grad
+
+
 def test_sizes_of_one_are_captured_on_their_own_and_stay_right(session: Install) -> None:
     fake = session(lambda program: None)
     norm = nearhint.kernel(rms_norm, dynamic={"x": {0: "rows"}})
