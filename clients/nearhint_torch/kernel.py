@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from nearhint_torch.adapter import NotDynamic, mark_dynamic, marks_of, put_back
+from nearhint_torch.adapter import NotDynamic
 from nearhint_torch.dimension import (
     Dimension,
     DynamicDimensions,
@@ -26,6 +26,7 @@ from nearhint_torch.dimension import (
     read_dimensions,
 )
 from nearhint_torch.errors import InvalidDynamic
+from nearhint_torch.marking import Marking, put_on, take_off
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -77,21 +78,21 @@ def kernel(
         if torch.compiler.is_dynamo_compiling():  # the caller's own graph has its ops, and no marks
             with torch.no_grad():
                 return function(*args, **kwargs)
-        before: list[tuple[torch.Tensor, Mapping[str, Any]]] = []
+        markings: list[Marking] = []
         try:
             for position, argument, dimensions in places:
                 if position < len(args):
-                    before.append(mark(argument, args[position], dimensions))
+                    markings.append(mark(argument, args[position], dimensions))
                 elif argument in kwargs:
-                    before.append(mark(argument, kwargs[argument], dimensions))
+                    markings.append(mark(argument, kwargs[argument], dimensions))
             with torch.no_grad():
                 result: Result = compiled(*args, **kwargs)
         except NotDynamic as error:
             raise InvalidDynamic(argument=", ".join(read), problem=_tied(error)) from error
         finally:
             # A mark would bind whatever else the caller compiles for the tensor.
-            for tensor, marks in reversed(before):
-                put_back(tensor, marks)
+            for marking in markings:
+                take_off(marking)
         return result
 
     return call
@@ -126,10 +127,8 @@ def _tied(error: Exception) -> str:
     )
 
 
-def mark(
-    argument: str, value: object, dimensions: Mapping[int, Dimension]
-) -> tuple[torch.Tensor, Mapping[str, Any]]:
-    """Marks a tensor's dimensions as dynamic; the tensor, and the marks that it had before.
+def mark(argument: str, value: object, dimensions: Mapping[int, Dimension]) -> Marking:
+    """Marks a tensor's dimensions as dynamic, until the marking is taken off.
 
     Raises `InvalidDynamic`, and marks nothing then.
     """
@@ -145,10 +144,7 @@ def mark(
                 argument=argument,
                 problem=f"dimension {dimension} has {value.shape[dimension]}, outside its range",
             )
-    before = marks_of(value)
-    for dimension, stated in dimensions.items():
-        mark_dynamic(value, dimension, low=stated.low, high=stated.high)
-    return value, before
+    return put_on(value, dimensions)
 
 
 def source_names(function: Callable[..., Any], dynamic: DynamicDimensions) -> dict[str, str]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,9 +21,11 @@ from nearhint_rules.program import Program
 from nearhint_torch import adapter
 from nearhint_torch.dimension import Dimension, read_dimension
 from nearhint_torch.errors import InvalidDynamic
+from nearhint_torch.marking import put_on, take_off
 
 Tensor = torch.Tensor
 Dim = torch.export.Dim
+LIMIT_S = 60.0
 
 
 def twice(x: Tensor) -> Tensor:
@@ -158,6 +164,76 @@ def test_a_call_leaves_no_marks_on_its_arguments(session: Install, rows: int) ->
         assert torch.equal(columns(x), x * 3)
         assert ranges(fake.handles[1].program) == [("columns", 2, None)]
         assert torch.equal(torch.compile(rows_of_eight, backend="eager")(x), x * 3)
+
+
+class Calls:
+    """Calls of one kernel with one tensor, each in a thread, where it stays until it may end."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self._begun: list[threading.Event] = []
+        self._may_end: list[threading.Event] = []
+        self._threads: list[threading.Thread] = []
+
+        def wait() -> None:
+            number = int(threading.current_thread().name)
+            self._begun[number].set()
+            assert self._may_end[number].wait(LIMIT_S)
+
+        disable: Any = torch.compiler.disable
+        stay: Callable[[], None] = disable(wait)
+
+        def function(x: Tensor) -> Tensor:
+            stay()
+            return x * 2
+
+        self._kernel = nearhint.kernel(function, dynamic={"x": {0: "rows"}})
+
+    def begin(self) -> None:
+        """Returns once the call is under way."""
+        self._begun.append(threading.Event())
+        self._may_end.append(threading.Event())
+        name = str(len(self._threads))
+        self._threads.append(threading.Thread(target=self._kernel, args=(self.x,), name=name))
+        self._threads[-1].start()
+        assert self._begun[-1].wait(LIMIT_S)
+
+    def end(self, number: int) -> None:
+        """Returns once that call has ended."""
+        self._may_end[number].set()
+        self._threads[number].join(LIMIT_S)
+        assert not self._threads[number].is_alive()
+
+
+@pytest.fixture
+def calls(session: Install) -> Iterator[Calls]:
+    session(lambda program: None)
+    made = Calls(torch.ones(8, 4))
+    for _ in range(2):
+        made.begin()
+    yield made
+    for number in range(2):
+        made.end(number)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_calls_that_share_an_argument_leave_no_marks_on_it(calls: Calls, first: int) -> None:
+    under_way = vars(calls.x).copy()
+    assert under_way["_dynamo_dynamic_indices"] == {0}
+    calls.end(first)
+    assert vars(calls.x) == under_way, "the other call may be about to capture"
+    calls.end(1 - first)
+    assert vars(calls.x) == vars(torch.ones(1))
+
+
+def test_a_child_has_no_marks_of_the_calls_of_other_threads(calls: Calls) -> None:
+    child = os.fork()
+    if not child:
+        signal.alarm(int(LIMIT_S))
+        unmarked = vars(calls.x) == vars(torch.ones(1))
+        take_off(put_on(calls.x, {0: Dimension("rows")}))
+        os._exit(0 if unmarked and vars(calls.x) == vars(torch.ones(1)) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_call_leaves_the_callers_own_marks(session: Install) -> None:
