@@ -64,9 +64,8 @@ def take_off(marking: Marking) -> None:
     tensor = marking.tensor
     with _state.lock:
         marked = _state.marked.get(id(tensor))
-        if (
-            marked is None or marking not in marked.markings
-        ):  # this is a child, and the call began before the fork
+        # In a child, a call that began before the fork has none any more.
+        if marked is None or marking not in marked.markings:
             return
         marked.markings.remove(marking)
         put_back(tensor, marked.before)
@@ -79,7 +78,8 @@ def take_off(marking: Marking) -> None:
 def _after_fork_in_child() -> None:
     """The calls of other threads never end here, and one of them may have had the lock."""
     for marked in _state.marked.values():
-        put_back(marked.markings[0].tensor, marked.before)
+        for marking in marked.markings[:1]:  # none, where another thread was about to take it off
+            put_back(marking.tensor, marked.before)
     _state.lock = threading.Lock()
     _state.marked = {}
 
