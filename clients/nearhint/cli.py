@@ -1,13 +1,14 @@
 """`nearhint` on the command line: data on stdout, talk on stderr, exit codes with a meaning.
 
 0 ok   1 failed   2 usage   3 daemon unreachable   4 not found   5 integrity   6 refused
-7 partial (work that left something)   130 interrupted
+7 partial (work that left something)   130 interrupted   141 nobody reads on
 """
 
 from __future__ import annotations
 
 import click
 
+from nearhint.cli_output import Commands
 from nearhint.commands.demo import demo
 from nearhint.commands.explain import explain
 from nearhint.commands.operate import history, pin, quarantine, release, rollback, unpin
@@ -19,6 +20,7 @@ from nearhint.version import VERSION
 
 
 @click.group(
+    cls=Commands,
     epilog=examples(
         "nearhint status",
         "nearhint kernels --json",
@@ -35,7 +37,7 @@ def main() -> None:
     """Kernels tuned per shape, for models that are already deployed.
 
     Exit codes: 0 ok, 1 failed, 2 usage, 3 daemon unreachable, 4 not found, 5 integrity problem,
-    6 refused, 7 partial, 130 interrupted.
+    6 refused, 7 partial, 130 interrupted, 141 nobody reads on (as after `| head`).
     """
 
 

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from nearhint.exit_codes import ExitCode
 
 SCHEMA_VERSION = 1
 """Of every `--json` output. Fields are added without a new number; unknown ones are ignored."""
@@ -42,6 +45,57 @@ def is_stdout_full(error: OSError) -> bool:
     return True
 
 
+class Commands(click.Group):
+    """A group whose commands end as other programs do where nobody reads on: as after SIGPIPE.
+
+    click, like rich, ends them with 1, as if they had failed.
+    """
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Reads the arguments; `--help` and `--version` print here."""
+        with _unread_ends():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        with _unread_ends():
+            return super().invoke(ctx)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Runs the command line, and prints what was wrong with it."""
+        with _unread_ends():
+            return super().main(*args, **extra)
+
+
+@contextmanager
+def _unread_ends() -> Generator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        if error.filename is not None:
+            raise
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            try:
+                if stream is not None:
+                    stream.flush()
+            except BrokenPipeError:
+                setattr(sys, name, io.StringIO())  # else the interpreter tries again at its end
+        sys.exit(ExitCode.UNREAD)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Raises it again: how a command ends is for `Commands` to say."""
+        raise BrokenPipeError
+
+
 def print_json(content: Mapping[str, object]) -> None:
     """One JSON object on stdout, with `schema_version`."""
     click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2))
@@ -50,7 +104,7 @@ def print_json(content: Mapping[str, object]) -> None:
 def stdout() -> Console:
     """The console for data; what is printed is nowhere where a process has no stdout."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return Console(width=None if is_terminal else PIPE_WIDTH, highlight=False, emoji=False)
+    return _Console(width=None if is_terminal else PIPE_WIDTH, highlight=False, emoji=False)
 
 
 def tell(text: str) -> None:
@@ -60,7 +114,7 @@ def tell(text: str) -> None:
 
 def stderr() -> Console:
     """The console for talk."""
-    return Console(stderr=True, highlight=False, emoji=False)
+    return _Console(stderr=True, highlight=False, emoji=False)
 
 
 def talk(line: str) -> None:

@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     REFUSED = 6
     PARTIAL = 7
     INTERRUPTED = 130
+    UNREAD = 141
 
 
 BY_ERROR: Mapping[type[errors.NearhintError], ExitCode] = {

@@ -7,11 +7,11 @@ import io
 import json
 import sqlite3
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import click
 
@@ -76,7 +76,49 @@ _file_option = click.option(
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """A group whose commands end as other programs do where nobody reads on: as after SIGPIPE."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Reads the arguments; `--help` and `--version` print here."""
+        with _unread_ends():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        with _unread_ends():
+            return super().invoke(ctx)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Runs the command line, and prints what was wrong with it."""
+        with _unread_ends():
+            return super().main(*args, **extra)
+
+
+@contextmanager
+def _unread_ends() -> Generator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        if error.filename is not None:
+            raise
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            try:
+                if stream is not None:
+                    stream.flush()
+            except BrokenPipeError:
+                setattr(sys, name, io.StringIO())  # else the interpreter tries again at its end
+        sys.exit(ExitCode.UNREAD)
+
+
+@click.group(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nearhint", prog_name="nearhintd")
 def main() -> None:
     """The nearhint daemon: tunes kernels, keeps the results, serves tables."""

@@ -17,3 +17,4 @@ class ExitCode(IntEnum):
     REFUSED = 6
     PARTIAL = 7
     INTERRUPTED = 130
+    UNREAD = 141

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -42,6 +44,54 @@ def test_a_process_without_stdout_ends_as_others_do(explained: FakeDaemon, comma
     ended = subprocess.run(arguments, stderr=subprocess.PIPE, timeout=60, check=False)
     assert ended.returncode == ExitCode.OK, ended.stderr.decode()
     assert b"Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "kernels --json",
+        "kernels",
+        "explain abab",
+        "--help",
+        "pin --help",
+        "--version",
+    ],
+)
+def test_a_command_whose_reader_went_away_ends_as_sigpipe_ends_others(
+    explained: FakeDaemon, command: str
+) -> None:
+    ended = _unread(command, explained.address)
+    assert ended.returncode == ExitCode.UNREAD == 128 + signal.SIGPIPE
+    assert ended.stderr == b""
+
+
+@pytest.mark.parametrize("command", ["explain", "no-such-command", "explain ffff", "status"])
+def test_a_command_of_which_nobody_reads_the_errors_either_ends_so_as_well(
+    explained: FakeDaemon, command: str
+) -> None:
+    assert _unread(command, explained.address, stderr=subprocess.STDOUT).returncode == (
+        ExitCode.UNREAD
+    )
+
+
+def _unread(
+    command: str, address: str, *, stderr: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[bytes]:
+    """The end of a command whose stdout is a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "nearhint", *command.split()],
+            env={**os.environ, "NEARHINT_ADDRESS": address},
+            stdout=writer,
+            stderr=stderr,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
 
 
 def test_explain_names_the_variant_that_an_operator_is_to_name(explained: FakeDaemon) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -219,6 +220,28 @@ def test_a_stdout_that_is_full_ends_with_one_line() -> None:
         )
     assert ended.returncode == ExitCode.FAILED
     assert ended.stderr.decode() == "nearhintd: stdout takes no more: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["config show", "config show --json", "db check", "--help", "serve --help", "db chek"],
+)
+def test_a_command_whose_reader_went_away_ends_as_sigpipe_ends_others(
+    state_dir: Path, command: str
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "nearhint_daemon", *command.split()],
+        env={**os.environ, "NEARHINT_STATE_DIR": str(state_dir)},
+        stdout=writer,
+        stderr=writer if command == "db chek" else subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert ended.returncode == ExitCode.UNREAD == 128 + signal.SIGPIPE
+    assert not ended.stderr
 
 
 def test_signs_that_an_encoding_lacks_are_replaced(tmp_path: Path) -> None:
