@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from nearhint_daemon import logs
 from nearhint_daemon.errors import StoreDamaged, StoreError, StoreReadOnly
 from nearhint_daemon.store.transactions import OnCorrupt, Writing
 
@@ -142,7 +143,10 @@ class Writer:
             Batch(len(batch), time.monotonic() - started, type(failure).__name__ if failure else "")
         )
         if failure is not None:
-            refusal = refusal_of(failure) or StoreError(f"SQLite failed: {failure}")
+            refusal = refusal_of(failure)
+            if refusal is None:  # as beside a process that holds the database's lock for long
+                logs.warning("commit_failed", problem=str(failure), pieces=len(batch))
+                refusal = StoreError(f"SQLite failed: {failure}")
             for item in batch:
                 with suppress(InvalidStateError):  # nobody waits any more
                     item.future.set_exception(refusal)

@@ -107,6 +107,23 @@ def test_a_disk_that_takes_no_writes_and_takes_them_again_is_logged(
     with_store(tmp_path, scenario)
 
 
+def test_a_database_that_another_process_locks_is_logged(
+    tmp_path: Path,
+    logged: list[tuple[str, dict[str, object]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        with closing(direct(tmp_path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match="locked"):
+                await store.write(lambda tx: tx.put(KERNEL))
+        await store.write(lambda tx: tx.put(KERNEL))
+        assert logged == [("commit_failed", {"problem": "database is locked", "pieces": 1})]
+
+    monkeypatch.setattr(database, "WRITER_PRAGMAS", {**database.WRITER_PRAGMAS, "busy_timeout": 1})
+    with_store(tmp_path, scenario)
+
+
 class Breaking:
     """A connection on which statements fail, one for each time that they are named."""
 
