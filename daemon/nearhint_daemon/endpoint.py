@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,10 +45,14 @@ class Endpoint:
 
     async def start(self, port: int) -> str:
         """Listens on `port`, or a free one for 0; returns `HOST:PORT`. Raises `OSError`."""
+        listening = socket.create_server((HOST, port))
+        # asyncio accepts up to its backlog at once; without a descriptor it tells of each of them,
+        # and tries each again by itself a second later: there would soon be thousands.
         self._server = await asyncio.start_server(
-            self._serve, HOST, port, limit=HEAD_LIMIT_BYTES, reuse_port=False
+            self._serve, sock=listening, limit=HEAD_LIMIT_BYTES, backlog=1
         )
-        bound: int = self._server.sockets[0].getsockname()[1]
+        listening.listen(CONNECTIONS_LIMIT)
+        bound: int = listening.getsockname()[1]
         return f"{HOST}:{bound}"
 
     async def stop(self) -> None:

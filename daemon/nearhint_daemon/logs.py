@@ -11,9 +11,17 @@ from datetime import UTC, datetime
 
 _ROOT = logging.getLogger("nearhintd")
 _FIELDS = "nearhint_fields"
+_OF_A_LIBRARY = "library_log"
+"""The event of what asyncio, gRPC and others log."""
+
+
+def _event(record: logging.LogRecord) -> str:
+    return record.getMessage() if record.name == _ROOT.name else _OF_A_LIBRARY
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+    if record.name != _ROOT.name:
+        return {"logger": record.name, "message": record.getMessage()}
     found: Mapping[str, object] = getattr(record, _FIELDS, {})
     return found
 
@@ -28,7 +36,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line."""
         line: dict[str, object] = {"time": _moment(record), "level": record.levelname.lower()}
-        line |= {"event": record.getMessage(), **_fields(record)}
+        line |= {"event": _event(record), **_fields(record)}
         if record.exc_info:
             line["traceback"] = "".join(traceback.format_exception(*record.exc_info))
         return json.dumps(line, default=str)
@@ -40,7 +48,7 @@ class ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as text."""
         pairs = "".join(f" {key}={_word(value)}" for key, value in _fields(record).items())
-        text = f"{_moment(record)} {record.levelname.lower():7} {record.getMessage()}{pairs}"
+        text = f"{_moment(record)} {record.levelname.lower():7} {_event(record)}{pairs}"
         if record.exc_info:
             text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         return text.replace("\r", "\\r")
@@ -60,9 +68,10 @@ FORMATTERS: Mapping[str, type[logging.Formatter]] = {
 
 
 def configure(*, log_format: str, level: str) -> None:
-    """Sends the daemon's events to stderr."""
+    """Sends the daemon's events to stderr, and what libraries warn of, in the same format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[log_format]())
+    logging.basicConfig(handlers=[handler])
     _ROOT.handlers[:] = [handler]
     _ROOT.setLevel(level.upper())
     _ROOT.propagate = False

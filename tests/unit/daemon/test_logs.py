@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 
@@ -43,3 +44,15 @@ def test_a_traceback_goes_along_with_an_error(capsys: pytest.CaptureFixture[str]
         logs.error("rpc_failed", method="Select")
     content = json.loads(capsys.readouterr().err)
     assert "what happened" in content["traceback"]
+
+
+def test_what_a_library_logs_is_a_line_of_the_same_format(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    logs.configure(log_format="json", level="info")
+    logging.getLogger("asyncio").error("socket.accept() out of system resource\nsocket: 7")
+    content = json.loads(capsys.readouterr().err)
+    assert (content["level"], content["event"]) == ("error", "library_log")
+    assert content["logger"] == "asyncio"
+    assert content["message"] == "socket.accept() out of system resource\nsocket: 7"
