@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import CPU, FakeBenchPool, chain
 from tests.integration.statuses import details
+from tests.integration.waiting import until
 
 from nearhint_daemon.metrics import JOB_KINDS
 from nearhint_daemon.server import MODULES
@@ -124,6 +125,26 @@ def test_a_malformed_program_is_refused_with_the_field(
             assert daemon.compile.asked["lower_program"] == 0
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("method", ["KernelService/RegisterProgram", "TableService/WatchTables"])
+def test_bytes_that_are_no_message_are_refused_and_counted(
+    tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    service, _, name = method.partition("/")
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            send: Callable[..., Any] = daemon.client.channel.unary_unary(f"/nearhint.v1.{method}")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await send(b"\xff", timeout=20)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert details(caught.value) == {"reason": "SPEC_INVALID"}
+            counted = daemon.core.metrics.rpcs.labels(service, name, "INVALID_ARGUMENT")
+            await until(lambda: counted._value.get() == 1)
+
+    asyncio.run(scenario())
+    assert "Traceback" not in capfd.readouterr().err  # else a client fills the disk with tracebacks
 
 
 def test_a_request_over_the_size_limit_is_refused(tmp_path: Path) -> None:

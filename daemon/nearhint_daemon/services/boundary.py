@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from nearhint_daemon import logs
@@ -92,38 +93,41 @@ class Boundary(grpc.aio.ServerInterceptor):
         service, _, method = handler_call_details.method.lstrip("/").rpartition("/")
         if handler is None or not service.startswith("nearhint."):
             return handler
-        serving = _Serving(self._metrics, service.rpartition(".")[2], method)
+        serving = _Serving(
+            self._metrics, service.rpartition(".")[2], method, handler.request_deserializer
+        )
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(
                 serving.unary(handler.unary_unary),
-                handler.request_deserializer,
-                handler.response_serializer,
+                response_serializer=handler.response_serializer,
             )
         return grpc.unary_stream_rpc_method_handler(
             serving.stream(handler.unary_stream),
-            handler.request_deserializer,
-            handler.response_serializer,
+            response_serializer=handler.response_serializer,
         )
 
 
 class _Serving:
-    """One method's calls."""
+    """One method's calls; a request comes as bytes, which need be no message of ours."""
 
-    def __init__(self, metrics: Metrics, service: str, method: str) -> None:
+    def __init__(
+        self, metrics: Metrics, service: str, method: str, parse: Callable[[bytes], Any]
+    ) -> None:
         self._metrics = metrics
         self._service = service
         self._method = method
+        self._parse = parse
         self._in_flight = metrics.rpcs_in_flight.labels(method)
         self._seconds = metrics.rpc_seconds.labels(service, method)
 
     def unary(self, behave: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def call(request: Any, context: Context) -> Any:
+        async def call(request: bytes, context: Context) -> Any:
             started = time.perf_counter()
             self._in_flight.inc()
             code = "OK"
             try:
                 async with asyncio.timeout(UNARY_LIMIT_S):
-                    return await behave(request, context)
+                    return await behave(self._read(request), context)
             except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise
@@ -144,12 +148,12 @@ class _Serving:
     def stream(
         self, behave: Callable[..., AsyncIterator[Any]]
     ) -> Callable[..., AsyncIterator[Any]]:
-        async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+        async def call(request: bytes, context: Context) -> AsyncIterator[Any]:
             started = time.perf_counter()
             self._in_flight.inc()
             code = "OK"
             try:
-                async for response in behave(request, context):
+                async for response in behave(self._read(request), context):
                     yield response
             except (asyncio.CancelledError, GeneratorExit):
                 code = "CANCELLED"
@@ -162,6 +166,12 @@ class _Serving:
                 self._ended(started, code)
 
         return call
+
+    def _read(self, request: bytes) -> Any:
+        try:
+            return self._parse(request)
+        except DecodeError:
+            raise InvalidRequest("the bytes are no message of this method") from None
 
     def _ended(self, started: float, code: str) -> None:
         self._in_flight.dec()
