@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -102,7 +102,7 @@ class Operations:
             raise OperationUnknown("no operation of that name", field="id")
         return operation
 
-    async def watch(self, operation_id: str) -> AsyncIterator[Operation]:
+    async def watch(self, operation_id: str) -> AsyncGenerator[Operation]:
         """The operation now and at each change, until it has ended."""
         operation = self.get(operation_id)
         while True:

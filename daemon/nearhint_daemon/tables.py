@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_daemon.errors import GenerationGone
@@ -206,7 +206,7 @@ class TableIndex:
 
     async def watch(
         self, namespace: str, target: str, since: int
-    ) -> AsyncIterator[tuple[list[types_pb2.Table], int]]:
+    ) -> AsyncGenerator[tuple[list[types_pb2.Table], int]]:
         """Tables written after `since`, then each new one; batches with the cursor after them."""
         watcher = Watcher(namespace, target)
         if since > self.change_seq:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest
@@ -21,7 +21,7 @@ class ArtifactService(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
     async def FetchArtifact(  # noqa: N802 - the protocol's name
         self, request: pb.FetchArtifactRequest, context: Context
-    ) -> AsyncIterator[pb.FetchArtifactResponse]:
+    ) -> AsyncGenerator[pb.FetchArtifactResponse]:
         """The bytes from an offset on; their hash is checked before the first is sent."""
         data = await self._core.restorer.fetch(request.sha256)
         if request.offset > len(data):

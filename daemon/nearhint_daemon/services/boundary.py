@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -77,6 +78,14 @@ def below(field: str, error: RulesError) -> Exception:
     return InvalidRequest(problem, field=".".join(part for part in (field, place) if part))
 
 
+async def _send(context: Context, response: Any) -> None:
+    """Sends one of a stream's answers; a connection that broke meanwhile is a call given up."""
+    try:
+        await context.write(response)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
+
+
 class Boundary(grpc.aio.ServerInterceptor):
     """Wraps every handler of our services; health and reflection pass untouched."""
 
@@ -145,17 +154,17 @@ class _Serving:
 
         return call
 
-    def stream(
-        self, behave: Callable[..., AsyncIterator[Any]]
-    ) -> Callable[..., AsyncIterator[Any]]:
-        async def call(request: bytes, context: Context) -> AsyncIterator[Any]:
+    def stream(self, behave: Callable[..., AsyncGenerator[Any]]) -> Callable[..., Awaitable[None]]:
+        async def call(request: bytes, context: Context) -> None:
             started = time.perf_counter()
             self._in_flight.inc()
             code = "OK"
             try:
-                async for response in behave(self._read(request), context):
-                    yield response
-            except (asyncio.CancelledError, GeneratorExit):
+                # What a client that is gone leaves half read is closed here, not by a collector.
+                async with aclosing(behave(self._read(request), context)) as responses:
+                    async for response in responses:
+                        await _send(context, response)
+            except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise
             except Exception as error:

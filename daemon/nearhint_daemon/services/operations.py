@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from nearhint_daemon.core import Core
 from nearhint_daemon.services.boundary import Context
@@ -26,10 +27,11 @@ class OperationService(operation_service_pb2_grpc.OperationServiceServicer):
 
     async def WatchOperation(  # noqa: N802 - the protocol's name
         self, request: pb.WatchOperationRequest, context: Context
-    ) -> AsyncIterator[pb.WatchOperationResponse]:
+    ) -> AsyncGenerator[pb.WatchOperationResponse]:
         """The operation now and at each change, until it has ended."""
-        async for operation in self._core.operations.watch(request.id):
-            yield pb.WatchOperationResponse(operation=operation_message(operation))
+        async with aclosing(self._core.operations.watch(request.id)) as watch:
+            async for operation in watch:
+                yield pb.WatchOperationResponse(operation=operation_message(operation))
 
     async def CancelOperation(  # noqa: N802 - the protocol's name
         self, request: pb.CancelOperationRequest, context: Context

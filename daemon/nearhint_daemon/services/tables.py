@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import QueueFull
@@ -35,11 +36,12 @@ class TableService(table_service_pb2_grpc.TableServiceServicer):
 
     async def WatchTables(  # noqa: N802 - the protocol's name
         self, request: pb.WatchTablesRequest, context: Context
-    ) -> AsyncIterator[pb.WatchTablesResponse]:
+    ) -> AsyncGenerator[pb.WatchTablesResponse]:
         """Tables written after a cursor, then each new one at once."""
         namespace = read_namespace(request.namespace)
         if self._core.tables.watchers >= WATCHERS_LIMIT:
             raise QueueFull(f"{WATCHERS_LIMIT} streams watch already")
         watch = self._core.tables.watch(namespace, request.target_id, request.since_change_seq)
-        async for tables, change_seq in watch:
-            yield pb.WatchTablesResponse(tables=tables, change_seq=change_seq)
+        async with aclosing(watch):
+            async for tables, change_seq in watch:
+                yield pb.WatchTablesResponse(tables=tables, change_seq=change_seq)
