@@ -141,6 +141,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
     stdout().print(drawn)
 
 
+def counted(count: int, noun: str) -> str:
+    """How many of something, for people.
+
+    >>> counted(1, "job"), counted(2, "job")
+    ('1 job', '2 jobs')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def when(seconds: float) -> str:
     """Seconds since the epoch, for people."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -266,7 +266,7 @@ def test_the_generations_are_listed_with_what_changed(tmp_path: Path) -> None:
         changes = [each.change for each in listed.generations]
         assert changes[0] == f"pinned {SLOW} at 64"
         assert changes[1] == f"64: T1 -> T2, {SCHEDULES[0]} -> {FAST}"
-        assert changes[2] == "the oldest that is kept: 1 variants, 1 hints, 0 pins"
+        assert changes[2] == "the oldest that is kept: 1 variant, 1 hint, 0 pins"
         assert listed.acts[0].seq == table.generation
 
     go(tmp_path, scenario)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from nearhint.cli_output import print_json, table, talk, tell, when
+from nearhint.cli_output import counted, print_json, table, talk, tell, when
 from nearhint.commands.options import (
     address_option,
     connected,
@@ -76,8 +76,7 @@ def _print(
     kernel = answer.kernel
     tell(f"kernel   {kernel.id}\ntitle    {kernel.title}")
     tell(f"symbols  {', '.join(kernel.symbols) or 'none'}")
-    plural = "" if kernel.programs == 1 else "s"
-    tell(f"used by  {kernel.programs} program{plural}")
+    tell(f"used by  {counted(kernel.programs, 'program')}")
     if kernel.reason:
         tell(f"no variant: {kernel.reason}")
     traffic = Traffic.of(answer)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from nearhint.cli_output import print_json, table, talk, when
+from nearhint.cli_output import counted, print_json, table, talk, when
 from nearhint.commands.options import (
     actor,
     address_option,
@@ -322,7 +322,7 @@ def _quarantined(
         title=title,
     )
     if retuning:
-        talk(f"{retuning} jobs queued to tune again")
+        talk(f"{counted(retuning, 'job')} queued to tune again")
 
 
 def _quarantined_json(row: admin_service_pb2.QuarantinedVariant) -> dict[str, object]:

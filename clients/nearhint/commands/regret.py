@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from nearhint._tuning import first_error
-from nearhint.cli_output import print_json, progress, table, talk
+from nearhint.cli_output import counted, print_json, progress, table, talk
 from nearhint.commands.options import address_option, connected, examples, exits, json_option
 from nearhint.commands.sizes import read_dims, sizes_text
 from nearhint.connection import Connection
@@ -118,7 +118,7 @@ def regret(
     missing = sum(each.missing for each in judged)
     if not missing:
         return ExitCode.OK
-    talk(f"nearhint: {missing} sizes were not measured")
+    talk(f"nearhint: not measured: {counted(missing, 'size')}")
     return ExitCode.PARTIAL if any(each.records for each in judged) else ExitCode.FAILED
 
 
@@ -158,7 +158,10 @@ def _judge(connection: Connection, kernel: str, options: Options) -> list[Judged
     operation = _watched(connection, answer.operation, answer.kernel)
     if operation.failed:
         why = first_error(operation)
-        talk(f"{answer.kernel[:12]}: {operation.failed} sizes failed" + (why and f": {why}"))
+        talk(
+            f"{answer.kernel[:12]}: {counted(operation.failed, 'size')} failed"
+            + (why and f": {why}")
+        )
     return [_read(connection, answer.kernel, plan, options) for plan in answer.plans]
 
 
@@ -266,7 +269,7 @@ def _print(judged: Sequence[Judged], options: Options) -> None:
             )
             for name, summary, some in _by_rule(records)
         ],
-        title=f"{len(judged)} tables",
+        title=counted(len(judged), "table"),
     )
     table(
         ["kernel", "at", "rule", "served", "best", "served µs", "best µs", "regret %", "noise %"],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nearhint.cli_output import SCHEMA_VERSION, print_json, table, talk
+from nearhint.cli_output import SCHEMA_VERSION, counted, print_json, table, talk
 from nearhint.errors import InvalidSetting, OutputFailed
 from nearhint.warmup.asking import Outcome
 from nearhint.warmup.page import milliseconds_text, page, sizes_text
@@ -184,7 +184,7 @@ def _print_survey(survey: Survey, models: Sequence[ModelReport], jobs: int) -> N
             )
             for goal in goals
         ],
-        title=f"Kernels and buckets; about {jobs} jobs",
+        title=f"Kernels and buckets; about {counted(jobs, 'job')}",
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from math import prod
 
+from nearhint.cli_output import counted
 from nearhint.warmup.chart import Line, Mark, chart
 from nearhint.warmup.report import Gain, HintReport, KernelReport, ModelReport, Report
 
@@ -79,8 +80,8 @@ def _summary(report: Report) -> str:
     partly = len(report.in_part)
     in_part = f"{partly} in part, " if partly else ""
     return (
-        f"{report.created_at}: {state}; {len(report.at_t2)} Kernels tuned, {in_part}"
-        f"{len(report.at_t0) - partly} stay with the original ops, "
+        f"{report.created_at}: {state}; {counted(len(report.at_t2), 'Kernel')} tuned, {in_part}"
+        f"{len(report.at_t0) - partly} left to the original ops, "
         f"{len(report.pending)} not finished."
     )
 

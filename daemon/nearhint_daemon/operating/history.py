@@ -17,8 +17,9 @@ def change(before: Table | None, after: Table) -> str:
     'the oldest that is kept: 0 variants, 0 hints, 0 pins'
     """
     if before is None:
-        counts = (len(after.variants), len(after.hints), len(after.pins))
-        return "the oldest that is kept: {} variants, {} hints, {} pins".format(*counts)
+        parts = {"variant": after.variants, "hint": after.hints, "pin": after.pins}
+        counts = (f"{len(had)} {name}{'' if len(had) == 1 else 's'}" for name, had in parts.items())
+        return f"the oldest that is kept: {', '.join(counts)}"
     lines = [*_defaults(before, after), *_hints(before, after), *_pins(before, after)]
     return "; ".join([*lines, *_variants(before, after)]) or "nothing"
 

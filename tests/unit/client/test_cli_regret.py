@@ -79,6 +79,7 @@ def test_regret_prints_what_each_rule_loses_and_where(judged: FakeDaemon) -> Non
     for text in ("nearest (serves)", "volume", "81.6", "50.0", "k0=100", "schedule 1"):
         assert text in result.stdout, text
     assert "original ops" in result.stdout
+    assert "1 table" in result.stdout.splitlines()[0].split("  ")
     # The sizes shown are those at which the rule that serves loses, of this draw alone.
     assert "k0=101" not in result.stdout
     assert "k0=999" not in result.stdout
@@ -156,8 +157,8 @@ def test_regret_that_left_sizes_out_is_partial_and_without_any_failed(judged: Fa
     ended.total, ended.failed, ended.error.message = 3, 1, "too little memory"
     result = run("regret", "abab", "--address", judged.address)
     assert result.exit_code == ExitCode.PARTIAL
-    assert "1 sizes were not measured" in result.stderr
-    assert "1 sizes failed: too little memory" in result.stderr
+    assert "not measured: 1 size\n" in result.stderr
+    assert "1 size failed: too little memory" in result.stderr
     judged.store.regrets[doubling.KERNEL].ClearField("records")
     assert run("regret", "abab", "--address", judged.address).exit_code == ExitCode.FAILED
 

@@ -187,7 +187,7 @@ def test_what_was_tuned_in_part_is_not_said_to_run_as_the_original_ops(
     lines = capsys.readouterr().err.splitlines()
     assert f"not tuned at all its sizes: {KERNEL[:12]}: 65536: too large" in lines
     assert f"runs as the original ops: {LOST_KERNEL[:12]}: {NASTY}" in lines
-    assert "0 Kernels tuned, 1 in part, 1 stay with the original ops" in page(told)
+    assert "0 Kernels tuned, 1 in part, 1 left to the original ops" in page(told)
 
 
 def test_the_report_is_json() -> None:
