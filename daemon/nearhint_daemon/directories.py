@@ -17,6 +17,8 @@ from nearhint_daemon.errors import DirectoryUnsafe, SocketInUse, StateDirectoryL
 STATE_MODE = 0o700
 SOCKET_DIRECTORY_MODE = 0o750
 SOCKET_MODE = 0o660
+WAY_MODE = 0o755
+"""Of folders that are made on the way to one of these: whoever may write there may replace it."""
 LOCK_NAME = "LOCK"
 
 
@@ -27,13 +29,16 @@ def prepare(path: Path, *, mode: int) -> None:
     no directory. A state directory (mode 0700) is tightened to its mode.
     """
     try:
-        path.mkdir(mode=mode, parents=True)
-        path.chmod(mode)
+        for folder in reversed([folder for folder in path.parents if not folder.exists()]):
+            _make(folder, WAY_MODE)
+        _make(path, mode)
     except FileExistsError:
         pass
     except OSError as error:
         raise DirectoryUnsafe(f"{path} cannot be made: {error.strerror}") from None
     found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise DirectoryUnsafe(f"{path} is a link: name {path.resolve()} itself")
     if not stat.S_ISDIR(found.st_mode):
         raise DirectoryUnsafe(f"{path} is not a directory")
     if found.st_uid != os.geteuid():
@@ -48,6 +53,12 @@ def prepare(path: Path, *, mode: int) -> None:
             path.chmod(mode)
         except OSError as error:
             raise DirectoryUnsafe(f"{path} is not of mode {mode:o}: {error.strerror}") from None
+
+
+def _make(path: Path, mode: int) -> None:
+    """Makes a folder of this mode, whatever the process's umask is."""
+    path.mkdir(mode=mode)
+    path.chmod(mode)
 
 
 class StateLock:

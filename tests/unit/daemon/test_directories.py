@@ -75,8 +75,27 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_a_link_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "state").symlink_to(tmp_path / "real")
+    with pytest.raises(DirectoryUnsafe, match=f"is a link: name .*{tmp_path / 'real'} itself"):
+        directories.prepare(tmp_path / "state", mode=directories.STATE_MODE)
+
+
+def test_a_file_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
     with pytest.raises(DirectoryUnsafe, match="not a directory"):
         directories.prepare(tmp_path / "state", mode=directories.STATE_MODE)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_folders_on_the_way_are_for_the_owner_to_write_and_for_all_to_pass(
+    tmp_path: Path, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        directories.prepare(tmp_path / "a" / "b" / "run", mode=directories.SOCKET_DIRECTORY_MODE)
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/run")]
+    assert modes == [0o755, 0o755, 0o750]
 
 
 def test_the_lock_names_its_holder(tmp_path: Path) -> None:
