@@ -357,7 +357,7 @@ class Core:
         if self.store.is_read_only:
             found.append("the disk takes no writes: results are served, none are made")
         if self.store.damage:
-            found.append(f"{self.store.damage}; start the daemon again, which moves it aside")
+            found.append(f"{self.store.damage}; {StoreDamaged.hint}")
         return tuple(found)
 
     def waiting_jobs(self) -> int:

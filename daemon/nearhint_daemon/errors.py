@@ -253,10 +253,10 @@ class StoreReadOnly(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The database was damaged while the daemon ran; what it has in memory goes on serving."""
+    """The database was damaged or taken away; what the daemon has in memory goes on serving."""
 
     code = "STORE_DAMAGED"
-    hint = "start the daemon again: it moves the database aside, and makes results anew"
+    hint = "start the daemon again: it moves a damaged database aside, and makes results anew"
     exit_code = ExitCode.INTEGRITY
 
 

@@ -112,7 +112,7 @@ class ArtifactFiles:
     def _put(self, sha256: str, data: bytes) -> None:
         path = self._root / sha256[:2]
         if not path.exists():
-            path.mkdir(mode=0o700, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _fsync_folder(self._root)
         temporary = f"{sha256}.{os.getpid()}.{time.monotonic_ns()}{_TEMPORARY}"
         with self._folder(sha256) as folder:

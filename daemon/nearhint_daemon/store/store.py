@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import uuid
 from collections.abc import Callable
@@ -60,6 +61,8 @@ class Store:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
         self._inline = Reading(database.open_reader(self._path), on_corrupt=self._found_corrupt)
         self._free = [self._new_reading() for _ in range(READERS)]
+        self._inode = self._path.stat().st_ino
+        self._is_taken_away = False
         self._is_read_only = False
         self.damage = ""
         """How the database was found damaged, if it was, since it was opened."""
@@ -97,6 +100,8 @@ class Store:
         Raises `StoreReadOnly` on a full or failing disk, `StoreDamaged`, and whatever `work`
         raises.
         """
+        if self._is_taken_away:
+            raise StoreDamaged(self.damage)
         try:
             result = await self._writer.run(work)
         except StoreReadOnly as error:
@@ -163,11 +168,18 @@ class Store:
             raise
 
     def size_bytes(self) -> dict[str, int]:
-        """Bytes by what they are for: "db", "wal" and "artifacts"."""
-        wal = self._path.with_name(f"{self._path.name}-wal")
+        """Bytes by what they are for: "db", "wal" and "artifacts".
+
+        Finds out whether the database is still the file that is open: SQLite would go on writing
+        into one that nobody finds any more.
+        """
+        db, wal = _found(self._path), _found(self._path.with_name(f"{self._path.name}-wal"))
+        if db is None or db.st_ino != self._inode:
+            self._note_damage(StoreDamaged("the database's file was removed or replaced"))
+            self._is_taken_away = True
         return {
-            "db": self._path.stat().st_size,
-            "wal": wal.stat().st_size if wal.exists() else 0,
+            "db": db.st_size if db else 0,
+            "wal": wal.st_size if wal else 0,
             "artifacts": self.files.size_bytes(),
         }
 
@@ -236,6 +248,13 @@ class Store:
             else:
                 logs.info("store_writable")
             self._observer.store_read_only(is_read_only)
+
+
+def _found(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _daemon_id(tx: Writing) -> str:

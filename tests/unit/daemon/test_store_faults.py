@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -44,6 +45,38 @@ def test_damage_that_comes_while_a_store_is_open_is_told_once_and_typed(tmp_path
         assert [what for what, _ in seen.corrupt] == ["database"]
 
     with_store(tmp_path, fill)
+    with_store(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_database_whose_file_is_taken_away_is_told_and_keeps_nothing_more(
+    tmp_path: Path, is_replaced: bool
+) -> None:
+    """SQLite goes on writing into the file that nobody finds any more."""
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        path = tmp_path / database.FILE_NAME
+        assert store.size_bytes()["db"] > 0
+        assert not store.damage
+        path.rename(tmp_path / "taken")
+        if is_replaced:
+            path.write_bytes(b"another")
+        for _ in range(2):
+            assert store.size_bytes()["db"] == (len(b"another") if is_replaced else 0)
+        assert "removed or replaced" in store.damage
+        assert [what for what, _ in seen.corrupt] == ["database"]
+        with pytest.raises(StoreDamaged, match="removed or replaced"):
+            await store.write(lambda tx: tx.put(KERNEL))
+
+    with_store(tmp_path, scenario)
+
+
+def test_binaries_whose_folder_is_removed_are_kept_in_a_new_one(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        shutil.rmtree(tmp_path / "artifacts")
+        sha256 = await store.put_artifact(b"binary")
+        assert await store.get_artifact(sha256) == b"binary"
+
     with_store(tmp_path, scenario)
 
 
