@@ -298,6 +298,7 @@ class Core:
             monotonic=time.monotonic,
         )
         self._problems: dict[str, str] = {}
+        self._failing: dict[str, str] = {}
         self._toolchains: dict[str, tuple[str, ...]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -394,7 +395,7 @@ class Core:
     async def _use_idle_time(self) -> None:
         while True:
             pause_s = IDLE_S
-            async with _going_on("idle-time"):
+            async with self._going_on("idle-time"):
                 pause_s = await self.idle_time.turn()
             await asyncio.sleep(max(IDLE_S, pause_s))
 
@@ -423,7 +424,7 @@ class Core:
     async def _flush_usage(self) -> None:
         while True:
             await asyncio.sleep(USAGE_FLUSH_S)
-            async with _going_on("usage"):
+            async with self._going_on("usage"):
                 with suppress(StoreReadOnly):
                     await self.usage.flush()
                 await self.restorer.make_room(self.config.max_store_bytes)
@@ -431,7 +432,7 @@ class Core:
     async def _watch_traffic(self) -> None:
         while True:
             await asyncio.sleep(USAGE_FLUSH_S)
-            async with _going_on("traffic"):  # hints stay where they are, until the next time
+            async with self._going_on("traffic"):  # hints stay where they are, until the next time
                 await self.follow_traffic()
 
     async def follow_traffic(self) -> None:
@@ -442,7 +443,7 @@ class Core:
 
     async def _set_gauges(self) -> None:
         while True:
-            async with _going_on("gauges"):
+            async with self._going_on("gauges"):
                 for priority, count in self.jobs.depth().items():
                     self.metrics.queue_depth.labels(Priority(priority).name.lower()).set(count)
                 for part, size in (await asyncio.to_thread(self.store.size_bytes)).items():
@@ -458,7 +459,7 @@ class Core:
     async def _sample_regret(self) -> None:
         while True:
             await asyncio.sleep(IDLE_LOOK_S)
-            async with _going_on("regret"):
+            async with self._going_on("regret"):
                 await self.idle_regret.look()
 
     async def _watch_lag(self) -> None:
@@ -468,11 +469,15 @@ class Core:
             lag = time.monotonic() - before - LAG_S
             self.metrics.loop_lag_seconds.observe(max(0.0, lag))
 
-
-@asynccontextmanager
-async def _going_on(work: str) -> AsyncGenerator[None]:
-    """What fails in one turn of a loop in the background is logged, and tried at the next."""
-    try:
-        yield
-    except Exception as error:
-        logs.warning("background_work_failed", work=work, problem=repr(error))
+    @asynccontextmanager
+    async def _going_on(self, work: str) -> AsyncGenerator[None]:
+        """What fails in one turn of a loop is logged, and tried at the next; alike, logged once."""
+        try:
+            yield
+        except Exception as error:
+            problem = repr(error)
+            if self._failing.get(work) != problem:
+                logs.warning("background_work_failed", work=work, problem=problem)
+            self._failing[work] = problem
+        else:
+            self._failing.pop(work, None)

@@ -64,6 +64,35 @@ def test_a_loop_goes_on_after_a_turn_that_failed(
     asyncio.run(scenario())
 
 
+def test_a_loop_that_fails_each_time_alike_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems: list[object] = []
+    turns: list[str] = []
+    monkeypatch.setattr(core_module, "USAGE_FLUSH_S", 0.01)
+
+    def warn(event: str, **told: object) -> None:
+        if event == "background_work_failed":
+            problems.append(told["problem"])
+
+    monkeypatch.setattr(logs, "warning", warn)
+
+    async def fail() -> None:
+        turns.append("turn")
+        if len(turns) != 10:  # it works once meanwhile
+            raise StoreDamaged("one" if len(turns) < 20 else "another")
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            monkeypatch.setattr(daemon.core.usage, "flush", fail)
+            await until(lambda: len(turns) > 25)
+            monkeypatch.undo()
+
+    asyncio.run(scenario())
+    one, another = repr(StoreDamaged("one")), repr(StoreDamaged("another"))
+    assert problems == [one, one, another]
+
+
 def test_gauges_go_on_while_the_database_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
