@@ -326,7 +326,8 @@ class Connection:
         if status in _LOST:
             return DaemonUnreachable(address=self.address, problem=problem or status.name)
         if status == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineMissed(rpc=rpc, timeout_s=DEADLINES_S[rpc])
+            hint = NO_HELLO if rpc == "GetServerInfo" else ""
+            return DeadlineMissed(rpc=rpc, timeout_s=DEADLINES_S[rpc], hint=hint)
         if status == grpc.StatusCode.NOT_FOUND:
             return NotFound(**told)
         if status in _REFUSED:
@@ -340,6 +341,10 @@ def _identity(socket: Path) -> tuple[int, int, int]:
 
 
 NO_REASON = "UNKNOWN"
+NO_HELLO = (
+    "This is answered at once: the process that holds the socket is stopped, has no CPU, "
+    "or is no nearhintd."
+)
 NOT_IN_GROUP = (
     "The socket's group may connect: be in it, as `usermod --append --groups` does it; "
     "who was added just now logs in again."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import subprocess
 import sys
 from contextlib import closing
@@ -67,6 +68,18 @@ def test_an_address_that_is_given_wins_over_one_that_means_nothing(
     monkeypatch.setenv("NEARHINT_ADDRESS", "localhost:50051")
     result = run(*arguments, "--address", explained.address)
     assert "SETTING_INVALID" not in result.stderr
+
+
+def test_a_status_that_nobody_answers_does_not_name_itself_as_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        result = run("status", "--address", f"unix:{path}")
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert "DEADLINE_MISSED" in result.stderr
+    assert "the process that holds the socket" in result.stderr
+    assert "`nearhint status`" not in result.stderr
 
 
 def test_who_may_not_open_the_socket_is_not_told_to_start_a_daemon(
