@@ -224,7 +224,7 @@ def test_a_stdout_that_is_full_ends_with_one_line() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["config show", "config show --json", "db check", "--help", "serve --help", "db chek"],
+    ["config show", "config show --json", "db check", "--help", "serve --help", "db nope"],
 )
 def test_a_command_whose_reader_went_away_ends_as_sigpipe_ends_others(
     state_dir: Path, command: str
@@ -235,7 +235,7 @@ def test_a_command_whose_reader_went_away_ends_as_sigpipe_ends_others(
         [sys.executable, "-m", "nearhint_daemon", *command.split()],
         env={**os.environ, "NEARHINT_STATE_DIR": str(state_dir)},
         stdout=writer,
-        stderr=writer if command == "db chek" else subprocess.PIPE,
+        stderr=writer if command == "db nope" else subprocess.PIPE,
         timeout=60,
         check=False,
     )
