@@ -120,6 +120,11 @@ class Dialogue:
             dues.append(state.called_at_s + QUIET_S)
         return min(dues, default=float("inf"))
 
+    def take_leave(self) -> None:
+        """Reports what ran since the last report, and that nothing runs any more."""
+        while self._state.usage or self._state.told_serving:
+            self._tell_usage(is_serving=False)
+
     def take_batch(self, batch: TableBatch) -> None:
         """Takes new Tables from the watch."""
         state = self._state
@@ -287,6 +292,10 @@ class Dialogue:
         is_news = is_serving is not state.told_serving
         if not is_news and (not state.usage or state.report_due_s > self._clock()):
             return
+        self._tell_usage(is_serving=is_serving)
+
+    def _tell_usage(self, *, is_serving: bool) -> None:
+        state = self._state
         state.told_serving = is_serving
         state.report_due_s = self._clock() + USAGE_EVERY_S * self._uniform(0.8, 1.2)
         symbols = {key: each.symbols for key, each in state.registrations.items()}

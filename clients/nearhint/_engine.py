@@ -17,6 +17,7 @@ import os
 import queue
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._parked = threading.Event()
         self._unpark = threading.Event()
+        self._has_left = threading.Event()
         self._pauses = 0
         self._is_over = False
         self._connection: Connection | None = None
@@ -120,9 +122,14 @@ class Engine:
             self.post(None)
 
     def stop(self, *, timeout_s: float = STOP_S) -> None:
-        """Ends the thread; handles keep what they have."""
+        """Ends the thread, once it has reported what ran; handles keep what they have."""
+        end_s = time.monotonic() + timeout_s
         self._is_over = True
-        self.pause(timeout_s=timeout_s)
+        thread = self._thread
+        if self.is_connected and not self._must_park and thread is not threading.current_thread():
+            self._inbox.put(None)
+            self._has_left.wait(timeout_s / 2)
+        self.pause(timeout_s=max(0.0, end_s - time.monotonic()))
         self._unpark.set()
 
     def _start(self) -> None:
@@ -155,6 +162,8 @@ class Engine:
                 log.exception("engine_failed")
                 self._lose("engine_failed", repr(error))
             self._answer_inquiries()
+        self._take_leave()
+        self._has_left.set()
         self._disconnect()
         self._parked.set()
 
@@ -270,6 +279,19 @@ class Engine:
         self._failures = min(self._failures + 1, 16)
         self._connect_due_s = self._chance.clock() + self._chance.uniform(0.0, longest_s)
 
+    def _take_leave(self) -> None:
+        """Short processes have most to say at their end, which is not waited for long."""
+        try:
+            if self._connection is not None and not self._must_park:
+                self._connection.check_socket()
+                for state, dialogue in self._dialogues:
+                    state.take_notes(self._chance.clock())
+                    dialogue.take_leave()
+        except NearhintError as error:
+            self._counters.event(error.reason)
+        except Exception:
+            log.exception("engine_failed")
+
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -323,6 +345,7 @@ class Engine:
         self._inbox = queue.SimpleQueue()
         self._parked = threading.Event()
         self._unpark = threading.Event()
+        self._has_left = threading.Event()
         self._pauses = 0
         self._thread = None
         self._connection = None

@@ -384,6 +384,23 @@ def test_the_daemon_hears_at_once_when_calls_begin_and_when_they_have_ended(
     assert not ended.is_serving
 
 
+def test_what_ran_since_the_last_report_is_told_at_the_end(
+    daemon: FakeDaemon, loaded: list[bytes]
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(5)
+    handle.count((64,), (0, 0, 1))
+    daemon.wait_asked("ReportUsage")
+    sizes = 300  # more than one report has room for
+    for size in range(sizes):
+        handle.count((size + 1,), (0, 0, 1))
+    session.shutdown()
+    reports = daemon.asked("ReportUsage")
+    assert sum(usage.calls for report in reports for usage in report.usages) == 1 + sizes
+    assert not reports[-1].is_serving
+
+
 def test_a_flipped_byte_in_the_cache_is_fetched_again_and_never_loaded(
     daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
 ) -> None:
