@@ -55,6 +55,13 @@ FOUND = {
             (store 1 p0 2)))""",
         (8, 2100),
     ),
+    "rows of sixty-five in a wider matrix": (
+        """(kernel (symbols k0 k1) (pointwise k0) (reduction 65)
+          (params (in f32) (in f32) (out f32))
+          (body (load 0 (+ (* k1 p0) r0)) (load 1 r0) (mul f32 0 1) (reduce sum f32 2)
+            (store 2 p0 3)))""",
+        (1, 1024),
+    ),
 }
 """Kernels of whose candidates some could not be generated, and sizes."""
 

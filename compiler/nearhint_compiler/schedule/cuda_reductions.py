@@ -437,7 +437,10 @@ def _persistent(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedul
     is_aligned = not facts.is_dividing_useful
     yield facts.schedule("persistent", **blocks, **(words or (group if is_aligned else {})))
     if facts.divisible:
-        yield facts.schedule("persistent", divisible=facts.divisible, **blocks, **group)
+        # What words have beside them needs room here.
+        whole = blocks | {"r": max(r, _power_of_two(facts.length))}
+        if x * whole["r"] <= ELEMENTS_PER_THREAD * 32 * warps:
+            yield facts.schedule("persistent", divisible=facts.divisible, **whole, **group)
         yield from turning
     elif words and r >= facts.length and (facts.has_shared or _is_cached_arg(facts, r)):
         yield facts.schedule("persistent", **blocks)
