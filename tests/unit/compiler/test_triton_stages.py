@@ -8,6 +8,7 @@ import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import parse_schedule
 from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.target import CudaDevice
@@ -58,3 +59,16 @@ def test_one_launch_waits_for_nothing() -> None:
     assert isinstance(made.launch, CudaLaunch)
     assert not made.launch.begin_early
     assert "gdc" not in made.source
+
+
+@pytest.mark.parametrize("more", ["", " apart=2"])
+def test_rows_without_totals_are_one_launch_that_has_no_stage(more: str) -> None:
+    kernel = parse_kernel(
+        """(kernel (symbols k0) (pointwise 24) (reduction k0) (params (in f32) (out f32))
+        (body (load 0 (+ (* 24 r0) p0)) (abs f32 0) (store 1 (+ (* 24 r0) p0) 1)))"""
+    )
+    schedule = f"cuda.split x=32 r=64 splits=128 {REST} programs=132{more}"
+    made = generate(kernel, parse_schedule(schedule), TARGET)
+    assert isinstance(made.launch, CudaLaunch)
+    assert made.launch.stages == 1
+    assert "stage" not in made.source

@@ -108,7 +108,7 @@ def staged(
         return f"({part} * {rows} + pid)" if is_single else at(part)
 
     stages = plan.depth + 1
-    lines: list[str] = []
+    found: list[list[str]] = []
     for stage in range(stages):
         inside: list[str] = [*plan.row_lines(0)]
         for level in range(stage):
@@ -137,8 +137,8 @@ def staged(
             elif row_stores:
                 # Nothing is walked: the other programs of the row need not gather either.
                 inside = ["if chunk == 0:", *(f"    {line}" for line in [*inside, *row_stores])]
-        lines += [f"if stage == {stage}:", *(f"    {line}" for line in inside or ["pass"])]
-    return Staged(tuple(lines), tuple(arrays), stages)
+        found.append(inside or ["pass"])
+    return Staged(_told_apart(found), tuple(arrays), stages)
 
 
 def _staged_apart(
@@ -200,12 +200,18 @@ def _staged_apart(
         if row_stores := plan.row_stores():
             walked += ["if chunk == 0:", *(f"    {line}" for line in row_stores)]
         stages.append(walked)
-    lines = [
+    return Staged(_told_apart(stages), tuple(arrays), len(stages))
+
+
+def _told_apart(stages: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The lines of all stages; a single launch has no argument that says which it is."""
+    if len(stages) == 1:
+        return tuple(stages[0])
+    return tuple(
         line
         for stage, inside in enumerate(stages)
         for line in (f"if stage == {stage}:", *(f"    {each}" for each in inside))
-    ]
-    return Staged(tuple(lines), tuple(arrays), len(stages))
+    )
 
 
 def _before(
