@@ -295,3 +295,49 @@ def test_powers_of_special_f64_numbers_are_as_in_the_library(
     assert np.array_equal(got[~is_plain], expected[~is_plain], equal_nan=True)
     is_number = ~np.isnan(expected)
     assert np.array_equal(np.signbit(got)[is_number], np.signbit(expected)[is_number])
+
+
+def dividends(kind: type[np.floating[Any]]) -> tuple[Array, Array]:
+    """Of all sizes, of quotients that are whole or nearly so, and special ones."""
+    random, count, limits = np.random.default_rng(0), 20_000, np.finfo(kind)
+
+    def spread() -> Array:
+        exponents = random.integers(limits.minexp - limits.nmant, limits.maxexp, count)
+        return np.ldexp(random.uniform(0.5, 1, count), exponents).astype(kind)
+
+    special = np.array([0.0, 0.7, 1.0, 3.0, limits.tiny / 4, limits.max, np.inf, np.nan], kind)
+    with np.errstate(all="ignore"):
+        step = spread()
+        near = (step * np.floor(np.exp2(random.uniform(0, 30, count)))).astype(kind)
+        pairs = (
+            (random.normal(0, 20, count), random.normal(0, 2, count)),
+            (spread(), spread()),
+            *((np.nextafter(near, kind(end)), step) for end in (0, np.inf)),
+            (near, step),
+            np.meshgrid(special, special),
+        )
+        x, y = (
+            np.concatenate(list(map(np.ravel, each))).astype(kind)
+            for each in zip(*pairs, strict=True)
+        )
+    signs = random.choice((-1, 1), (2, x.size)).astype(kind)
+    return x * signs[0], y * signs[1]
+
+
+@pytest.mark.parametrize("level", F64_LEVELS)
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("op", ["fmod", "mod"])
+def test_remainders_are_exact(
+    op: str, kind: type[np.floating[Any]], level: str, tmp_path: Path
+) -> None:
+    x, y = dividends(kind)
+    got, dtype = np.zeros_like(x), "f32" if kind is np.float32 else "f64"
+    compiled(op, level, 8, tmp_path, dtype=dtype).run((x.size,), [x, y, got])
+    with np.errstate(all="ignore"):
+        expected = np.fmod(x, y)
+        if op == "mod":
+            turned = (expected != 0) & ((expected < 0) != (y < 0))
+            expected = np.where(turned, expected + y, expected)
+    assert np.array_equal(got, expected, equal_nan=True)
+    is_number = ~np.isnan(expected)
+    assert np.array_equal(np.signbit(got)[is_number], np.signbit(expected)[is_number])

@@ -427,14 +427,15 @@ static double fmod_one(double x, double y)
     int ea = (int)(a >> 52), eb = (int)(b >> 52);
     if (a >= b) {
         uint64_t ma = a & 0x000fffffffffffff, mb = b & 0x000fffffffffffff;
-        if (ea) ma |= 1ull << 52; else ea = 1;
-        if (eb) mb |= 1ull << 52; else eb = 1;
+        if (ea) ma |= 1ull << 52; else for (ea = 1; ma < 1ull << 52; ea--) ma <<= 1;
+        if (eb) mb |= 1ull << 52; else for (eb = 1; mb < 1ull << 52; eb--) mb <<= 1;
         for (; ea > eb; ea--) {
             if (ma >= mb) ma -= mb;
             ma <<= 1;
         }
         if (ma >= mb) ma %= mb;
         for (; ma && ma < 1ull << 52 && ea > 1; ea--) ma <<= 1;
+        for (; ea < 1; ea++) ma >>= 1;
         a = ma < 1ull << 52 ? ma : (ma ^ 1ull << 52) | (uint64_t)ea << 52;
     }
     a |= sign;
