@@ -341,3 +341,10 @@ def test_remainders_are_exact(
     assert np.array_equal(got, expected, equal_nan=True)
     is_number = ~np.isnan(expected)
     assert np.array_equal(np.signbit(got)[is_number], np.signbit(expected)[is_number])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("op", ["fmod", "mod", "floordiv"])
+def test_remainders_are_computed_in_vectors(op: str, dtype: str, tmp_path: Path) -> None:
+    source = compiled(op, "avx2", 4, tmp_path, dtype=dtype).generated.source
+    assert f"mad_{dtype}(" in source

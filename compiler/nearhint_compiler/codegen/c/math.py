@@ -448,6 +448,26 @@ _DIVISION = (
     Row("fmod_one", _REMAINDER, ("f64",)),
     Row(
         "fmod",
+        "/* A quotient that was rounded up is one too many; but for that, what is left is exact\n"
+        "   where the quotient is whole in few bits. */\n"
+        "static inline $V fmod_$T($V x, $V y)\n{\n"
+        "    const $V size = abs_$T(x), step = abs_$T(y), whole = trunc_$T(size / step);\n"
+        "    $V r = mad_$T(-whole, step, size);\n"
+        "    r = r + ($V)((r < 0) & ($I)step);\n"
+        "    const $I none = whole == 0, sign = ($I)x & ($I) - ($V){0};\n"
+        "    r = ($V)((none & ($I)size) | (~none & ($I)r) | sign);\n"
+        "    if (__builtin_expect(any_lane_bool("
+        "__builtin_convertvector(~(whole < 4194304), vbool)), 0))\n"
+        "        for (int l = 0; l < $W; l++)\n"
+        "            if (!(whole[l] < 4194304))\n"
+        "                r[l] = ($E)fmod_one(x[l], y[l]);\n"
+        "    return r;\n}\n",
+        FLOATS,
+        AVX2,
+        needs=("fmod_one f64", "mad $T", "abs $T", "trunc $T", "any_lane bool"),
+    ),
+    Row(
+        "fmod",
         "static inline $V fmod_$T($V x, $V y)\n"
         "{\n    for (int l = 0; l < $W; l++)\n"
         "        x[l] = ($E)fmod_one(x[l], y[l]);\n    return x;\n}\n",
