@@ -51,6 +51,7 @@ from nearhint_compiler.schedule.cpu_facts import (
     access_score,
     axes_of,
     extent_of,
+    has_narrow,
     is_costly,
     is_single,
     is_turned,
@@ -166,7 +167,7 @@ def _element_space(
     half = max(4, lanes // 2)
     turned = stored_along(kernel, best, others)
     across = best if turned else turned_along(kernel, best, others)
-    halves = is_single(kernel) and not is_costly(kernel)
+    halves = not has_narrow(kernel) and not is_costly(kernel)
     first, second = (half, lanes) if halves else (lanes, half)
     tiles: list[Schedule] = []
     last: list[Schedule] = []

@@ -133,8 +133,13 @@ def stored_along(kernel: ir.Kernel, lane: str, others: list[str]) -> str:
 
 
 def is_single(kernel: ir.Kernel) -> bool:
-    """Whether no element is narrower than single precision."""
+    """Whether no float is narrower than single precision."""
     return all(dtype not in ir.LOW_PRECISION for dtype in ir.dtypes_of(kernel))
+
+
+def has_narrow(kernel: ir.Kernel) -> bool:
+    """Whether a number is narrower than single precision; vectors of bools are not."""
+    return any(dtype != ir.BOOL and DTYPES[dtype] < 4 for dtype in ir.dtypes_of(kernel))
 
 
 def is_costly(kernel: ir.Kernel) -> bool:

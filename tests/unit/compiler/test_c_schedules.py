@@ -342,6 +342,18 @@ def test_the_place_of_an_element_does_not_narrow_its_vectors() -> None:
     assert candidates(kernel("column_cumprod_i64"), AVX512)[1]["lanes"] == 8
 
 
+@pytest.mark.parametrize(
+    ("dtype", "lanes"),
+    [("f32", 8), ("i32", 8), ("bf16", 16), ("i16", 16), ("i8", 16), ("u8", 16)],
+)
+def test_narrow_numbers_are_computed_in_as_many_lanes_as_there_are(dtype: str, lanes: int) -> None:
+    given = parse_kernel(
+        f"""(kernel (symbols k0) (pointwise k0) (reduction) (params (in {dtype}) (out {dtype}))
+        (body (load 0 p0) (store 1 p0 0)))"""
+    )
+    assert candidates(given, AVX512)[0]["lanes"] == lanes
+
+
 def test_what_is_stored_along_another_loop_than_loaded_is_turned(tmp_path: Path) -> None:
     given = parse_kernel(PERMUTED)
     schedule = candidates(given, MACHINE)[0]
