@@ -258,7 +258,7 @@ def test_a_slow_watcher_gets_only_the_newest_table_of_each_kernel(tmp_path: Path
             assert len(tables) == 2
             assert all(len(hints_of(table)) == 5 for table in tables)
             assert cursor == max(table.generation for table in tables)
-            await watch.aclose()  # type: ignore[attr-defined]
+            await watch.aclose()
 
     asyncio.run(scenario())
 

@@ -44,9 +44,8 @@ def test_steps_with_a_cache_make_what_a_prompt_does() -> None:
     assert caches[0].shape[3] == PLACES
     with torch.no_grad():
         whole = model(ids, places)
-        for place in places:
-            last = model(ids[:, place, None], place[None], *caches)
-    torch.testing.assert_close(last, whole)
+        steps = [model(ids[:, place, None], place[None], *caches) for place in places]
+    torch.testing.assert_close(steps[-1], whole)
 
 
 def test_sides_share_weights_and_no_code() -> None:

@@ -55,7 +55,7 @@ def test_watchers_get_a_table_whose_publisher_went_away_while_it_was_committed(
         async with asyncio.timeout(LIMIT_S):
             pushed, cursor = await anext(watch)
         assert [each.generation for each in pushed] == [entry.generation] == [cursor]
-        await watch.aclose()  # type: ignore[attr-defined]
+        await watch.aclose()
 
     with_store(tmp_path, scenario)
 
