@@ -40,6 +40,8 @@ class SessionState:
     watch_due_s: float = 0.0
     registrations: dict[str, Registration] = field(default_factory=dict[str, Registration])
     usage: Usage = field(default_factory=Usage)
+    is_traffic: bool = True
+    """Whether calls are somebody's requests, which the daemon hears of."""
     report_due_s: float = 0.0
     called_at_s: float = float("-inf")
     bind_due_s: float = 0.0
@@ -80,7 +82,8 @@ class SessionState:
                 registration.want_exactly(note.sizes)
                 continue
             if note.tiers is not None:
-                self.usage.call(note.handle.program_id, note.sizes, note.tiers)
+                if self.is_traffic:
+                    self.usage.call(note.handle.program_id, note.sizes, note.tiers)
                 self.called_at_s = now_s
                 registration.is_called = True
             registration.use(note.sizes)

@@ -88,6 +88,7 @@ class Session:
                 counters=counters,
             ),
         )
+        self.state.is_traffic = _are_traffic
         if engine is not None:
             engine.states.append(self.state)
 
@@ -146,6 +147,8 @@ class Session:
 _lock = threading.Lock()
 _sessions: dict[tuple[str | None, Device, int], Session] = {}
 _engines: dict[str, Engine] = {}
+_are_traffic = True
+"""Whether this process's calls are somebody's requests."""
 
 
 def session_for(address: str | None, device: Device, *, device_index: int = 0) -> Session:
@@ -196,15 +199,25 @@ def sessions() -> list[Session]:
         return list(_sessions.values())
 
 
+def count_no_traffic() -> None:
+    """Calls of this process, as a warm-up's, are nobody's requests: hints do not follow them."""
+    global _are_traffic  # noqa: PLW0603 - of the process, as its sessions are
+    _are_traffic = False
+    for session in sessions():
+        session.state.is_traffic = False
+
+
 def shutdown() -> None:
     """Ends all background threads and forgets all sessions; the next one starts afresh.
 
     Handles that are still held keep the Snapshot that they have.
     """
+    global _are_traffic  # noqa: PLW0603 - of the process, as its sessions are
     with _lock:
         engines = list(_engines.values())
         _engines.clear()
         _sessions.clear()
+        _are_traffic = True
     for engine in engines:
         engine.stop()
 

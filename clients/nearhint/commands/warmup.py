@@ -22,6 +22,7 @@ from nearhint.commands.options import (
 from nearhint.commands.sizes import Sizes, read_sizes, read_sizes_file
 from nearhint.errors import InvalidSetting
 from nearhint.exit_codes import ExitCode
+from nearhint.session import count_no_traffic
 from nearhint.warmup.asking import Asking
 from nearhint.warmup.manifest import (
     DEFAULT_BUDGET_S,
@@ -124,6 +125,7 @@ def warmup(
         # The backend in this process takes its daemon from the environment, as in a server.
         config.socket_path(address)
         os.environ["NEARHINT_ADDRESS"] = address
+    count_no_traffic()
     module = extras.load("nearhint_torch.warmup", what="nearhint warmup", extra="torch")
     asking = Asking(
         lambda: open_connection(address),

@@ -401,6 +401,20 @@ def test_what_ran_since_the_last_report_is_told_at_the_end(
     assert not reports[-1].is_serving
 
 
+def test_calls_of_a_warm_up_are_no_traffic(daemon: FakeDaemon, loaded: list[bytes]) -> None:
+    serve(daemon, 64)
+    opened = open_session(daemon)
+    session.count_no_traffic()
+    for each in (opened, session_for(daemon.address, doubling.DEVICE, device_index=1)):
+        handle = each.register(doubling.program())
+        handle.wait_ready(5)
+        handle.count((64,), (0, 0, 1))
+    session.shutdown()
+    reports = daemon.asked("ReportUsage")
+    assert any(report.is_serving for report in reports)
+    assert not any(report.usages for report in reports)
+
+
 def test_a_flipped_byte_in_the_cache_is_fetched_again_and_never_loaded(
     daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
 ) -> None:
