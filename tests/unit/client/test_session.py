@@ -33,6 +33,15 @@ def serve(daemon: FakeDaemon, *hints: int, **options: object) -> None:
     daemon.publish(doubling.table(*hints, **options))  # type: ignore[arg-type]
 
 
+def calling(daemon: FakeDaemon, opened: Session | None = None) -> ProgramHandle:
+    """A Program that is served at 64, and was called there once."""
+    serve(daemon, 64)
+    handle = (opened or open_session(daemon)).register(doubling.program())
+    handle.wait_ready(5)
+    handle.count((64,), (0, 0, 1))
+    return handle
+
+
 def wanting(daemon: FakeDaemon, size: int) -> ProgramHandle:
     """A Program that is served at 64, and called at another size."""
     serve(daemon, 64)
@@ -374,23 +383,18 @@ def test_usage_travels_as_counts(
 def test_the_daemon_hears_at_once_when_calls_begin_and_when_they_have_ended(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
-    handle.count((64,), (0, 0, 1))
+    handle = calling(daemon)
     (began,) = daemon.wait_asked("ReportUsage")
     assert (began.is_serving, bool(began.target_id)) == (True, True)
     *_, ended = daemon.wait_asked("ReportUsage", times=2)
     assert not ended.is_serving
+    assert handle.snapshot is not None
 
 
 def test_what_ran_since_the_last_report_is_told_at_the_end(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
-    handle.count((64,), (0, 0, 1))
+    handle = calling(daemon)
     daemon.wait_asked("ReportUsage")
     sizes = 300  # more than one report has room for
     for size in range(sizes):
@@ -402,17 +406,14 @@ def test_what_ran_since_the_last_report_is_told_at_the_end(
 
 
 def test_calls_of_a_warm_up_are_no_traffic(daemon: FakeDaemon, loaded: list[bytes]) -> None:
-    serve(daemon, 64)
     opened = open_session(daemon)
     session.count_no_traffic()
-    for each in (opened, session_for(daemon.address, doubling.DEVICE, device_index=1)):
-        handle = each.register(doubling.program())
-        handle.wait_ready(5)
-        handle.count((64,), (0, 0, 1))
+    later = session_for(daemon.address, doubling.DEVICE, device_index=1)
+    handles = [calling(daemon, each) for each in (opened, later)]
+    assert daemon.wait_asked("ReportUsage")[0].is_serving
     session.shutdown()
-    reports = daemon.asked("ReportUsage")
-    assert any(report.is_serving for report in reports)
-    assert not any(report.usages for report in reports)
+    assert not any(report.usages for report in daemon.asked("ReportUsage"))
+    assert all(handle.snapshot is not None for handle in handles)
 
 
 def test_a_flipped_byte_in_the_cache_is_fetched_again_and_never_loaded(
