@@ -122,7 +122,10 @@ class Engine:
             self.post(None)
 
     def stop(self, *, timeout_s: float = STOP_S) -> None:
-        """Ends the thread, once it has reported what ran; handles keep what they have."""
+        """Ends the thread, once it has reported what ran, for which it has half of the time.
+
+        Handles keep what they have.
+        """
         end_s = time.monotonic() + timeout_s
         self._is_over = True
         thread = self._thread
