@@ -66,9 +66,8 @@ class Bandwidths:
     async def measure(self, row: JobRow, payload: Mapping[str, Any]) -> None:
         """Does a `bandwidth` job."""
         target = self._programs.target(payload["target"])
-        devices = await self._workshop.devices.names_for(target.device)
         measured = await self._workshop.measure_copy(
-            threads=self._threads, devices=devices, order=(row.priority, row.stage)
+            threads=self._threads, device=target.device, order=(row.priority, row.stage)
         )
         found = CopyBandwidthRow(
             target=target.id,

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,8 +224,8 @@ class Devices:
         slots = [slot for slot in self._slots.values() if slot.device == device]
         return bool(slots) and all(self._is_shut(slot) for slot in slots)
 
-    async def names_for(self, device: Device) -> tuple[str, ...]:
-        """Devices of exactly this kind; waits for workers that have not answered yet.
+    async def wait_for(self, device: Device) -> tuple[str, ...]:
+        """Waits until a device of exactly this kind has answered: the names of those that have.
 
         Raises `NoDevice` if there is none.
         """
@@ -238,18 +238,19 @@ class Devices:
             await changed.wait()
 
     @asynccontextmanager
-    async def turn(self, names: Sequence[str], order: Order) -> AsyncGenerator[str, None]:
-        """Holds the first of these devices (by waiting line) whose policy allows it.
+    async def turn(self, device: Device, order: Order) -> AsyncGenerator[str, None]:
+        """Holds the first device of exactly this kind (by waiting line) whose policy allows it.
 
-        A refinement that holds it gives way, if it can, to what is more urgent.
+        A refinement that holds it gives way, if it can, to what is more urgent. Raises `NoDevice`
+        if there is none, or none any more.
         """
         while True:
-            slot = await self._allowed([self._slots[name] for name in names])
+            slot = await self._allowed(device)
             if order < (Priority.REFINEMENT,) <= slot.held_by:
                 self._interrupt(slot)
             async with slot.turns.take(order):
-                # The policy may have changed while this was waiting.
-                if await self._may_run(slot):
+                # The policy may have changed while this was waiting, and the device as well.
+                if slot.device == device and await self._may_run(slot):
                     slot.held_by, slot.is_wanted = order, False
                     try:
                         yield slot.name
@@ -288,10 +289,14 @@ class Devices:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def _allowed(self, slots: Sequence[_Slot]) -> _Slot:
-        """The one of these with the shortest line that may be used, as soon as one may."""
+    async def _allowed(self, device: Device) -> _Slot:
+        """The one of this kind with the shortest line that may be used, as soon as one may.
+
+        Which there are is asked each time: some may answer later than others.
+        """
         while True:
             changed = self._changed
+            slots = [self._slots[name] for name in await self.wait_for(device)]
             for slot in sorted(slots, key=lambda slot: slot.turns.waiting() + bool(slot.held_by)):
                 if await self._may_run(slot):
                     return slot

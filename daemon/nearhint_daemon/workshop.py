@@ -35,7 +35,7 @@ from nearhint_daemon.workers.toolchain import for_kind
 from nearhint_proto import convert
 from nearhint_proto.v1 import program_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
-from nearhint_rules.target import Target
+from nearhint_rules.target import CpuDevice, Device, Target
 
 LOWER_TIMEOUT_S = 120.0
 COMPILE_TIMEOUT_S = 120.0
@@ -45,7 +45,6 @@ MEASURE_GRACE_S = 60.0
 WAYS_GIVEN = 8
 """So often does a measurement give way to who serves; then it is done, or it never would be."""
 CACHE = "warm"
-CPU = "cpu"
 COMPILES = "compile"
 TIMES = ("bench", "copy")
 """Phases: of what keeps a compiler busy, and of what is not to be disturbed by that."""
@@ -231,7 +230,7 @@ class Workshop:
         kernel_ir: str,
         fallback: program_pb2.Fallback,
         *,
-        devices: Sequence[str],
+        device: Device,
         order: Order,
     ) -> pb.Verdict:
         """Whether a Kernel's IR computes what its Fallback does."""
@@ -240,7 +239,7 @@ class Workshop:
                 kernel_ir=kernel_ir, fallback=fallback, seed=self._seed()
             )
         )
-        response, _ = await self._bench("check", request, CHECK_TIMEOUT_S, devices, order)
+        response, _ = await self._bench("check", request, CHECK_TIMEOUT_S, device, order)
         return response.verdict
 
     async def verify(
@@ -250,7 +249,7 @@ class Workshop:
         sizes: Mapping[str, int],
         *,
         threads: int,
-        devices: Sequence[str],
+        device: Device,
         order: Order,
     ) -> pb.Verdict:
         """Whether a binary computes what its IR says."""
@@ -264,7 +263,7 @@ class Workshop:
                 memory_limit_bytes=self.limits.measure_memory_bytes,
             )
         )
-        response, _ = await self._bench("verify", request, VERIFY_TIMEOUT_S, devices, order)
+        response, _ = await self._bench("verify", request, VERIFY_TIMEOUT_S, device, order)
         return response.verdict
 
     async def measure(
@@ -276,7 +275,7 @@ class Workshop:
         *,
         threads: int,
         care: Care,
-        devices: Sequence[str],
+        device: Device,
         order: Order,
     ) -> pb.Measured:
         """Times candidates at sizes of the Fallback's symbols, interleaved."""
@@ -299,18 +298,16 @@ class Workshop:
         for left in reversed(range(WAYS_GIVEN + 1)):
             request.measure_hint.gives_way = left > 0
             try:
-                response, device = await self._bench("bench", request, timeout_s, devices, order)
+                response, name = await self._bench("bench", request, timeout_s, device, order)
             except WorkerRefused as refusal:
                 if refusal.worker_code != DeviceWanted.code:
                     raise
                 continue
-            response.measured.device = device
+            response.measured.device = name
             return response.measured
         raise AssertionError("the last attempt gives no way")
 
-    async def measure_copy(
-        self, *, threads: int, devices: Sequence[str], order: Order
-    ) -> pb.MeasuredCopy:
+    async def measure_copy(self, *, threads: int, device: Device, order: Order) -> pb.MeasuredCopy:
         """Times the copy of a buffer much larger than the last cache of a device."""
         request = pb.WorkerRequest(
             measure_copy=pb.MeasureCopy(
@@ -320,8 +317,8 @@ class Workshop:
             )
         )
         timeout_s = self.limits.measure_budget_s + MEASURE_GRACE_S
-        response, device = await self._bench("copy", request, timeout_s, devices, order)
-        response.measured_copy.device = device
+        response, name = await self._bench("copy", request, timeout_s, device, order)
+        response.measured_copy.device = name
         return response.measured_copy
 
     def _seed(self) -> int:
@@ -354,17 +351,17 @@ class Workshop:
         phase: str,
         request: pb.WorkerRequest,
         timeout_s: float,
-        devices: Sequence[str],
+        device: Device,
         order: Order,
     ) -> tuple[pb.WorkerResponse, str]:
-        """The answer of the first of these devices that may be used, and which one that is."""
+        """The answer of the first of such devices that may be used, and which one that is."""
         request.id = next(self._numbers)
-        async with self._turn_at(phase, devices, order) as device:
+        async with self._turn_at(phase, device, order) as name:
             budgets.check()
             started = self._monotonic()
             try:
                 async with hands.given():
-                    response = await self.devices.run(device, request, timeout_s=timeout_s)
+                    response = await self.devices.run(name, request, timeout_s=timeout_s)
             except Exception as error:
                 self._ended(phase, started, error)
                 raise
@@ -372,7 +369,7 @@ class Workshop:
                 seconds = self._monotonic() - started
                 budgets.charge(seconds)
                 hands.charge(seconds)
-            return self._answer(phase, started, request, response, BENCH_CODES), device
+            return self._answer(phase, started, request, response, BENCH_CODES), name
 
     @asynccontextmanager
     async def _compiling(self, phase: str) -> AsyncGenerator[None, None]:
@@ -383,23 +380,21 @@ class Workshop:
             yield
 
     @asynccontextmanager
-    async def _turn_at(
-        self, phase: str, devices: Sequence[str], order: Order
-    ) -> AsyncGenerator[str, None]:
+    async def _turn_at(self, phase: str, device: Device, order: Order) -> AsyncGenerator[str, None]:
         """A device, and quiet where something is timed on the CPU.
 
         What is timed goes before what is checked, because compilers wait for it.
         """
-        if phase not in TIMES or CPU not in devices:
-            async with self.devices.turn(devices, (*order, 1)) as device:
+        if phase not in TIMES or not isinstance(device, CpuDevice):
+            async with self.devices.turn(device, (*order, 1)) as name:
                 with hands.next_up():
-                    yield device
+                    yield name
             return
         await self._quiet.lull()
-        async with self.devices.turn(devices, order) as device:
+        async with self.devices.turn(device, order) as name:
             with hands.next_up():
                 async with self._quiet.timing():
-                    yield device
+                    yield name
 
     def _answer(
         self,

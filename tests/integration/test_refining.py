@@ -157,7 +157,7 @@ def test_time_in_which_a_refinement_waits_for_its_device_is_no_work(tmp_path: Pa
             idle_time, devices = daemon.core.idle_time, daemon.core.devices
             await idle_time.turn()
             timed, bench.faults = len(script.timed), takes_a_second
-            async with devices.turn(("cpu",), (Priority.LIVE_MISS,)):
+            async with devices.turn(CPU, (Priority.LIVE_MISS,)):
                 turning = asyncio.create_task(idle_time.turn())
                 await until(lambda: daemon.core.jobs.running() > 0)
                 now_s += 3600.0

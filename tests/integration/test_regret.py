@@ -11,7 +11,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.daemon_in_process import Running, on_a_full_disk, running
-from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain, died, refused
+from tests.integration.fake_workers import CPU, SCHEDULES, FakeBenchPool, chain, died, refused
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
@@ -512,7 +512,7 @@ def test_time_in_which_a_sample_waits_for_its_device_is_no_work(tmp_path: Path) 
             idle = idle_of(daemon, moments)
             moments.now_s += FIRST_S
             bench.faults = taking_a_second(moments)
-            async with daemon.core.devices.turn(("cpu",), (Priority.LIVE_MISS,)):
+            async with daemon.core.devices.turn(CPU, (Priority.LIVE_MISS,)):
                 assert await idle.look()
                 await until(lambda: daemon.core.jobs.running() > 0)
                 moments.now_s += 3600.0

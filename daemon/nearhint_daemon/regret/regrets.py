@@ -184,6 +184,7 @@ class Regrets:
 
     async def _task(self, row: JobRow, payload: Mapping[str, Any]) -> Task:
         target = self._programs.target(payload["target"])
+        await self._workshop.devices.wait_for(target.device)  # or it is compiled for in vain
         return Task(
             kernel=self._programs.kernel(row.namespace, payload["kernel"]),
             target=target,
@@ -191,7 +192,6 @@ class Regrets:
             sizes=payload["sizes"],
             dims=tuple(payload["dims"]),
             threads=payload["threads"],
-            devices=await self._workshop.devices.names_for(target.device),
             order=(row.priority, row.stage),
             stage=row.stage,
         )

@@ -74,7 +74,6 @@ class Contests:
             task.target,
             task.named_dims,
             threads=task.threads,
-            devices=task.devices,
             order=task.order,
         )
 

@@ -49,7 +49,7 @@ class LoweringChecks:
             answer = await self._workshop.check_lowering(
                 task.kernel.ir,
                 program_pb2.Fallback.FromString(row.message),
-                devices=task.devices,
+                device=task.target.device,
                 order=task.order,
             )
             if not answer.is_ok:

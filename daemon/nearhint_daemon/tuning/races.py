@@ -112,6 +112,6 @@ class Races:
             [*candidates, pb.Candidate(id=task.fallback.id, fallback=True)],
             threads=task.threads,
             care=care,
-            devices=task.devices,
+            device=task.target.device,
             order=task.order,
         )

@@ -42,7 +42,6 @@ class Task:
     sizes: Mapping[str, int]
     dims: tuple[int, ...]
     threads: int
-    devices: tuple[str, ...]
     order: Order
     stage: int
     asked: tuple[int, ...] = ()
@@ -103,6 +102,7 @@ class Tasks:
         fallback = convert.fallback_from_proto(
             program_pb2.Fallback.FromString(fallback_row.message)
         )
+        await self._workshop.devices.wait_for(target.device)  # or it is compiled for in vain
         wanted = tuple(dims or payload["dims"])
         near = near or near_of(payload, wanted)
         sizes, reached = reach(fallback, near, wanted)
@@ -113,7 +113,6 @@ class Tasks:
             sizes=sizes,
             dims=reached,
             threads=payload["threads"],
-            devices=await self._workshop.devices.names_for(target.device),
             order=(row.priority, row.stage),
             stage=row.stage,
             asked=asked_dims(fallback, near),

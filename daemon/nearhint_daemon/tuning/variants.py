@@ -6,7 +6,7 @@ What fails is kept as rejected, with the reason, and never gets near a Table.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -82,7 +82,6 @@ class Variants:
         sizes: Mapping[str, int],
         *,
         threads: int,
-        devices: Sequence[str],
         order: Order,
     ) -> VariantRow:
         """The Variant once it was compared with its IR; its state may be "rejected".
@@ -104,7 +103,6 @@ class Variants:
                     target,
                     sizes,
                     threads=threads,
-                    devices=devices,
                     order=order,
                 ),
             )
@@ -237,7 +235,6 @@ class Variants:
         sizes: Mapping[str, int],
         *,
         threads: int,
-        devices: Sequence[str],
         order: Order,
     ) -> VariantRow:
         try:
@@ -249,7 +246,7 @@ class Variants:
         verdict = await self._attempt(
             row,
             lambda: self._workshop.verify(
-                kernel.ir, candidate, sizes, threads=threads, devices=devices, order=order
+                kernel.ir, candidate, sizes, threads=threads, device=target.device, order=order
             ),
         )
         if isinstance(verdict, VariantRow):

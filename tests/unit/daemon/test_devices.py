@@ -28,6 +28,8 @@ from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_proto.v1.program_pb2 import Fallback
 from nearhint_rules.target import CpuDevice, CudaDevice
 
+GPU = CudaDevice("H100", 90, 132, 80 << 30, "550", 700)
+
 
 def with_devices(
     folder: Path,
@@ -72,7 +74,7 @@ def test_under_idle_a_device_is_used_only_while_it_is_idle(tmp_path: Path) -> No
         await devices.set_policy("cpu", "idle", actor="ann")
 
         async def use() -> None:
-            async with devices.turn(("cpu",), (1,)):
+            async with devices.turn(CPU, (1,)):
                 pass
 
         using = asyncio.create_task(use())
@@ -94,7 +96,7 @@ def test_what_holds_work_up_is_known_without_asking_the_device(tmp_path: Path) -
         return False
 
     async def scenario(devices: Devices) -> None:
-        await devices.names_for(CPU)
+        await devices.wait_for(CPU)
         held_up = {"at first": devices.is_held_up(CPU)}
         await devices.set_policy("cpu", "never", actor="ann")
         held_up["never"] = devices.is_held_up(CPU)
@@ -129,11 +131,11 @@ def test_what_says_that_a_device_is_idle_holds_for_a_spell(tmp_path: Path) -> No
         nonlocal now_s
         await devices.set_policy("cpu", "idle", actor="ann")
         for _ in range(5):
-            async with devices.turn(("cpu",), (1,)):
+            async with devices.turn(CPU, (1,)):
                 pass
         assert asked == 1
         now_s += SPELL_S
-        async with devices.turn(("cpu",), (1,)):
+        async with devices.turn(CPU, (1,)):
             pass
         assert asked == 2
 
@@ -147,14 +149,14 @@ def test_under_idle_a_client_that_serves_is_given_way_to_until_it_is_quiet(tmp_p
         return True
 
     async def scenario(devices: Devices) -> None:
-        await devices.names_for(CPU)
+        await devices.wait_for(CPU)
         presence.note("ann", CPU, is_serving=True)
         assert bench.interrupted == []  # under `always` nobody gives way
         await devices.set_policy("cpu", "idle", actor="ann")
         ran = asyncio.Event()
 
         async def use() -> None:
-            async with devices.turn(("cpu",), (1,)):
+            async with devices.turn(CPU, (1,)):
                 ran.set()
 
         using = asyncio.create_task(use())
@@ -187,10 +189,10 @@ def test_a_refinement_gives_way_to_what_is_more_urgent(
 
     async def scenario(devices: Devices) -> None:
         async def come() -> None:
-            async with devices.turn(("cpu",), (comer, 0)):
+            async with devices.turn(CPU, (comer, 0)):
                 pass
 
-        async with devices.turn(("cpu",), (holder, 4, 1)):
+        async with devices.turn(CPU, (holder, 4, 1)):
             coming = asyncio.create_task(come())
             for _ in range(20):
                 await asyncio.sleep(0)
@@ -213,10 +215,10 @@ def test_who_wants_a_device_before_the_job_that_holds_it_has_begun_is_heard(
 
     async def scenario(devices: Devices) -> None:
         async def come() -> None:
-            async with devices.turn(("cpu",), (Priority.LIVE_MISS,)) as name:
+            async with devices.turn(CPU, (Priority.LIVE_MISS,)) as name:
                 await devices.run(name, gives_way, timeout_s=1)
 
-        async with devices.turn(("cpu",), (Priority.REFINEMENT,)) as name:
+        async with devices.turn(CPU, (Priority.REFINEMENT,)) as name:
             coming = asyncio.create_task(come())
             while not bench.interrupted:
                 await asyncio.sleep(0)
@@ -238,12 +240,12 @@ def test_a_policy_that_changes_while_a_job_waits_its_turn_holds_it_back(tmp_path
         ran = asyncio.Event()
 
         async def first() -> None:
-            async with devices.turn(("cpu",), (1,)):
+            async with devices.turn(CPU, (1,)):
                 held.set()
                 await release.wait()
 
         async def second() -> None:
-            async with devices.turn(("cpu",), (1,)):
+            async with devices.turn(CPU, (1,)):
                 ran.set()
 
         tasks = [asyncio.create_task(first()), asyncio.create_task(second())]
@@ -262,11 +264,11 @@ def test_a_policy_that_changes_while_a_job_waits_its_turn_holds_it_back(tmp_path
 
 def test_only_a_device_of_exactly_this_kind_is_used(tmp_path: Path) -> None:
     async def scenario(devices: Devices) -> None:
-        assert await devices.names_for(CPU) == ("cpu",)
+        assert await devices.wait_for(CPU) == ("cpu",)
         with pytest.raises(NoDevice):
-            await devices.names_for(CpuDevice(CPU.model, (), CPU.libc))
+            await devices.wait_for(CpuDevice(CPU.model, (), CPU.libc))
         with pytest.raises(NoDevice):
-            devices.require(CudaDevice("H100", 90, 132, 80 * 2**30, "550", 700))
+            devices.require(GPU)
 
     with_devices(tmp_path, scenario)
 
@@ -274,16 +276,15 @@ def test_only_a_device_of_exactly_this_kind_is_used(tmp_path: Path) -> None:
 def test_a_gpu_whose_power_limit_changes_is_found_by_those_who_see_the_new_one(
     tmp_path: Path,
 ) -> None:
-    gpu = CudaDevice("H100", 90, 132, 80 << 30, "550", 700)
     now_s = 100.0
 
     class Limited(FakeBenchPool):
-        device = gpu
+        device = GPU
         looks = 0
 
         async def hello(self, device: str | None = None) -> pb.Pong:
             is_cpu = device == "cpu"
-            return await super().hello() if is_cpu else self.as_pong(gpu)
+            return await super().hello() if is_cpu else self.as_pong(GPU)
 
         async def look(self, device: str) -> pb.Pong:
             self.looks += 1
@@ -293,25 +294,25 @@ def test_a_gpu_whose_power_limit_changes_is_found_by_those_who_see_the_new_one(
             return pb.Pong(device=convert.device_to_proto(device))
 
     bench = Limited(devices=("cpu", "cuda:0"))
-    limited, other = replace(gpu, power_limit_w=500), replace(gpu, model="B200")
+    limited, other = replace(GPU, power_limit_w=500), replace(GPU, model="B200")
 
     async def scenario(devices: Devices) -> None:
         nonlocal now_s
-        assert await devices.names_for(gpu) == ("cuda:0",)
+        assert await devices.wait_for(GPU) == ("cuda:0",)
         bench.device = limited
         now_s += HELLO_RETRY_S
         devices.require(limited)
-        assert await devices.names_for(limited) == ("cuda:0",)
+        assert await devices.wait_for(limited) == ("cuda:0",)
         assert bench.looks == 1
         # Whoever sees another device does not have it looked at over and over.
-        for device in (gpu, other):
+        for device in (GPU, other):
             with pytest.raises(NoDevice):
                 devices.require(device)
         now_s += HELLO_RETRY_S
         with pytest.raises(NoDevice):
-            await devices.names_for(other)
+            await devices.wait_for(other)
         assert bench.looks == 2
-        assert await devices.names_for(limited) == ("cuda:0",)
+        assert await devices.wait_for(limited) == ("cuda:0",)
 
     with_devices(tmp_path, scenario, bench=bench, monotonic=lambda: now_s)
 
@@ -330,7 +331,7 @@ def test_a_device_that_disappears_is_told_until_it_works_again(tmp_path: Path) -
     bench = Lost()
 
     async def scenario(devices: Devices) -> None:
-        await devices.names_for(CPU)
+        await devices.wait_for(CPU)
         with pytest.raises(WorkerStartFailed):
             await devices.run("cpu", pb.WorkerRequest(), timeout_s=1)
         (lost,) = devices.states()
@@ -379,16 +380,15 @@ def test_a_gpu_is_asked_for_where_its_worker_found_it(
     tool.write_text('#!/bin/sh\n[ "$1" = --id=0000:17:00.0 ] && echo 97 || echo 0\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    gpu = CudaDevice("H100", 90, 132, 80 << 30, "550", 700)
 
     class Elsewhere(FakeBenchPool):
         async def hello(self, device: str | None = None) -> pb.Pong:
-            return pb.Pong(device=convert.device_to_proto(gpu), bus_id="0000:17:00.0")
+            return pb.Pong(device=convert.device_to_proto(GPU), bus_id="0000:17:00.0")
 
     async def scenario(devices: Devices) -> None:
         await devices.set_policy("cuda", "idle", actor="ann")
-        assert await devices.names_for(gpu) == ("cuda:0",)
-        assert not await devices.may_use(gpu)
+        assert await devices.wait_for(GPU) == ("cuda:0",)
+        assert not await devices.may_use(GPU)
 
     with_devices(tmp_path, scenario, bench=Elsewhere(devices=("cuda:0",)))
 
@@ -449,9 +449,38 @@ def test_turns_are_given_by_order_then_arrival() -> None:
 TWO = ("cuda:0", "cuda:1")
 
 
+class TwoGpus(FakeBenchPool):
+    """Two of a kind: the second answers when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(devices=TWO)
+        self.is_let = asyncio.Event()
+        self.is_let.set()
+
+    async def hello(self, device: str | None = None) -> pb.Pong:
+        if device == TWO[1]:
+            await self.is_let.wait()
+        return pb.Pong(device=convert.device_to_proto(GPU))
+
+
 async def turn_of(devices: Devices) -> str:
-    async with asyncio.timeout(10), devices.turn(TWO, (1,)) as name:
+    async with asyncio.timeout(10), devices.turn(GPU, (1,)) as name:
         return name
+
+
+def test_a_device_that_answers_late_does_what_the_first_must_not(tmp_path: Path) -> None:
+    bench = TwoGpus()
+
+    async def scenario(devices: Devices) -> None:
+        bench.is_let.clear()
+        await devices.set_policy("cuda:0", "never", actor="ann")
+        using = asyncio.create_task(turn_of(devices))
+        assert await devices.wait_for(GPU) == ("cuda:0",)
+        assert not using.done()
+        bench.is_let.set()
+        assert await using == "cuda:1"
+
+    with_devices(tmp_path, scenario, bench=bench)
 
 
 def test_a_device_that_must_not_be_used_holds_nothing_up_that_another_may_do(
@@ -461,7 +490,7 @@ def test_a_device_that_must_not_be_used_holds_nothing_up_that_another_may_do(
         await devices.set_policy("cuda:0", "never", actor="ann")
         assert await turn_of(devices) == "cuda:1"
 
-    with_devices(tmp_path, scenario, bench=FakeBenchPool(devices=TWO))
+    with_devices(tmp_path, scenario, bench=TwoGpus())
 
 
 def test_of_several_devices_the_first_that_may_be_used_again_is_taken(tmp_path: Path) -> None:
@@ -472,15 +501,17 @@ def test_of_several_devices_the_first_that_may_be_used_again_is_taken(tmp_path: 
         await devices.set_policy("cuda:1", "always", actor="ann")
         assert await using == "cuda:1"
 
-    with_devices(tmp_path, scenario, bench=FakeBenchPool(devices=TWO))
+    with_devices(tmp_path, scenario, bench=TwoGpus())
 
 
 def test_a_device_that_is_held_is_not_waited_for_where_another_is_free(tmp_path: Path) -> None:
     async def scenario(devices: Devices) -> None:
-        async with devices.turn(TWO, (1,)) as held:
+        while await devices.wait_for(GPU) != TWO:
+            await asyncio.sleep(0)
+        async with devices.turn(GPU, (1,)) as held:
             assert {held, await turn_of(devices)} == set(TWO)
 
-    with_devices(tmp_path, scenario, bench=FakeBenchPool(devices=TWO))
+    with_devices(tmp_path, scenario, bench=TwoGpus())
 
 
 def test_a_measurement_says_which_of_several_devices_it_was_on(tmp_path: Path) -> None:
@@ -496,9 +527,9 @@ def test_a_measurement_says_which_of_several_devices_it_was_on(tmp_path: Path) -
             monotonic=time.monotonic,
         )
         measured = await workshop.measure(
-            "", Fallback(), {}, [], threads=1, care=Care(), devices=TWO, order=(1,)
+            "", Fallback(), {}, [], threads=1, care=Care(), device=GPU, order=(1,)
         )
-        copied = await workshop.measure_copy(threads=1, devices=TWO, order=(1,))
+        copied = await workshop.measure_copy(threads=1, device=GPU, order=(1,))
         assert measured.device == copied.device == "cuda:1"
 
-    with_devices(tmp_path, scenario, bench=FakeBenchPool(devices=TWO))
+    with_devices(tmp_path, scenario, bench=TwoGpus())
