@@ -33,6 +33,7 @@ from nearhint_rules.program import (
 from nearhint_torch.adapter import ShapeFacts, op_name, size_expression, static_inputs
 from nearhint_torch.arguments import ArgumentReader, Unfit, value_type
 from nearhint_torch.effects import effects_of
+from nearhint_torch.epsilons import with_epsilon
 from nearhint_torch.errors import UnboundSymbol
 from nearhint_torch.float8 import CAST_OR_NAN, cast_to_float8, is_faithful
 from nearhint_torch.provenance import label_of, source_of
@@ -226,7 +227,7 @@ class _Capture:
             kwargs = {name: self._reader.read(value) for name, value in node.kwargs.items()}
         except Unfit:
             return "", (), {}
-        return op, args, kwargs
+        return op, with_epsilon(node, op, args), kwargs
 
     def _is_read(self, node: fx.Node) -> bool:
         """Whether a node's value must be handed over: sizes with an expression are not."""

@@ -108,6 +108,23 @@ def test_threads_on_streams_of_their_own_do_not_disturb_each_other() -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_an_rms_norm_takes_the_epsilon_that_its_op_takes(dtype: torch.dtype) -> None:
+    """One op on a GPU, which has an epsilon of its own where none is given."""
+
+    def normed(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.rms_norm((x * 1e-3).to(dtype), (WIDTH,), weight)
+
+    weight = random(WIDTH).to(dtype)
+    kernel = tuned(normed, weight)
+    x = random(OTHER_ROWS, WIDTH)
+    with watch() as reports:
+        got = kernel(x, weight)
+    ulp = torch.finfo(dtype).eps
+    assert torch.allclose(got, normed(x, weight), rtol=4 * ulp, atol=0.0)
+    assert [report.tiers for report in reports] == [(0, 0, 1)]
+
+
 def test_numbers_on_the_host_reach_the_kernel_in_each_call() -> None:
     bias = random(WIDTH)
     kernel = tuned(scaled, bias, torch.tensor(1.5))

@@ -116,10 +116,10 @@ def _rms_norm(outputs: int) -> Rule:
         call.bind(("input", "normalized_shape", "weight", "eps"), {"weight": None, "eps": None})
         shape = call.tensor("input").shape
         axes = _trailing(call, shape)
-        own, dtype = call.tensor("input").dtype, _statistic_dtype(call)
-        if call["eps"] is None and own not in EPSILON:
-            raise Unlowerable("a default epsilon that depends on the device")
-        eps = EPSILON[own] if call["eps"] is None else float(call.number("eps"))
+        dtype = _statistic_dtype(call)
+        if call["eps"] is None:
+            raise Unlowerable("an epsilon that depends on the dtype")
+        eps = float(call.number("eps"))
         x, weight = call.operand("input", shape), _optional(call, "weight", shape)
         if len(call.node.outputs) != outputs:
             raise Unlowerable("another number of outputs")
@@ -140,10 +140,6 @@ def _rms_norm(outputs: int) -> Rule:
         return per_row(reduced(call, shape, axes, build), *range(1, outputs), outputs=outputs)
 
     return rule
-
-
-EPSILON: Mapping[str, float] = {"f64": 2.0**-52, "f32": 2.0**-23}
-"""torch.finfo(dtype).eps: rms_norm's default."""
 
 
 def _group_norm(call: Call) -> Loops:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ from nearhint_rules.program import (
 )
 from nearhint_torch import float8
 from nearhint_torch.backend import nearhint
-from nearhint_torch.capture import Captured
+from nearhint_torch.capture import Captured, capture
 from nearhint_torch.sizes import readable
 
 Tensor = torch.Tensor
@@ -321,3 +322,22 @@ def test_a_torch_that_makes_nan_of_large_numbers_has_a_name_for_casts_of_others_
     assert [node.op for node in again.program.nodes] == [
         "aten.clamp.default", "aten._to_copy.default", "nearhint.cast_or_nan.default",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [None, 1e-6])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_rms_norm_of_a_gpu_says_which_epsilon_it_takes(
+    dtype: torch.dtype, given: float | None
+) -> None:
+    """There it is one op, which chooses by what it computes in; the op is the same on a CPU."""
+    op, value = torch.ops.aten._fused_rms_norm.default, torch.randn(3, 8, dtype=dtype) * 1e-3
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = value
+    node = graph.call_function(op, (x, [8], None, given))
+    node.meta["val"] = op(value, [8], None, given)
+    graph.output(graph.call_function(operator.getitem, (node, 0)))
+    program = capture(torch.fx.GraphModule({}, graph), [value]).program
+    epsilon = program.nodes[0].args[-1]
+    assert given is None or epsilon == given
+    assert torch.equal(op(value, [8], None, epsilon)[0], op(value, [8], None, given)[0])

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.compiler.frontend.building import S0, Builder, tensor
 from tests.unit.compiler.frontend.drawing import drawn
 from tests.unit.compiler.frontend.running import assert_lowering_is_right, check
 from torch import Tensor
 from torch.nn import functional
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.pipeline import lower
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch, RunNodes
 
@@ -187,3 +189,15 @@ def indices(kernel: ir.Kernel) -> Iterator[ex.Expr]:
 
 def divides(index: ex.Expr) -> bool:
     return isinstance(index, ex.FloorDiv | ex.Mod) or any(map(divides, ex.children(index)))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
+def test_the_rms_norm_of_a_gpu_has_a_kernel(dtype: str) -> None:
+    """There `functional.rms_norm` is one op."""
+    b = Builder()
+    x, weight = b.input(S0, 64, dtype=dtype), b.input(64, dtype=dtype)
+    out = (tensor(S0, 64, dtype=dtype), tensor(S0, 1, dtype="f64" if dtype == "f64" else "f32"))
+    normed = b.call("aten._fused_rms_norm.default", x, [64], weight, 1e-6, out=out)
+    lowered = lower(b.program(normed), target_kind="cpu")
+    assert len(lowered.kernels) == 1
+    assert_lowering_is_right(lowered)
