@@ -80,7 +80,7 @@ def settled() -> None:
     """All that this process has used is at T2."""
     report = nearhint.settle(timeout_s=SETTLE_S)
     assert report.settled, report
-    assert report.at_t0 == {}
+    assert report.at_t0 == {}, report
 
 
 def captured(kernel: Function, *arguments: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:

@@ -37,7 +37,8 @@ def magnitude(
 
     Below the smallest normal number what is computed may be flushed, as results may: there it is
     the size whose tolerance that number is, so that a product with it is judged by that, too
-    (eager's sigmoid of -90 is 0 in f32, and -90 times what it should be is a normal number).
+    (eager's sigmoid of -90 is 0 in f32, and -90 times what it should be is a normal number). What
+    is rounded to fewer bits is not flushed there, but has the digits of the smallest normal number.
     """
     found = _terms(body, body[position], value, values, scales, axes, extents, arithmetic)
     match body[position]:
@@ -48,6 +49,11 @@ def magnitude(
                 return found
             floor = precision.least / (FACTOR * precision.unit)
             return np.asarray(np.where(is_below, np.maximum(found, floor), found))
+        case ir.Op(_, dtype, _) if dtype in ir.LOW_PRECISION and not is_given(body, position):
+            is_rounded = np.isfinite(value) & (value != 0)
+            return np.asarray(
+                np.where(is_rounded, np.maximum(found, PRECISIONS[dtype].least), found)
+            )
         case _:
             return found
 

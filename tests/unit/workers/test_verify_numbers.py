@@ -360,3 +360,38 @@ def test_what_is_rounded_more_or_not_shifted_is_wrong(wrong: dict[str, Any]) -> 
         references=References(),
     )
     assert found.problem
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+@pytest.mark.parametrize(("name", "least"), [("f16", 2.0**-14), ("f8e4m3fn", 2.0**-6)])
+def test_small_numbers_lose_digits_on_their_way_through_few_bits(
+    name: str, least: float, is_flushed: bool
+) -> None:
+    """x / 1024 in few bits, times 1024: below the smallest normal number there are fewer yet."""
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f32))
+          (body (load 0 p0)
+                (const f32 0x3a800000)
+                (mul f32 0 1)
+                (cast {name} 2)
+                (cast f32 3)
+                (const f32 0x44800000)
+                (mul f32 4 5)
+                (store 1 p0 6)))
+    """)
+
+    def through(x: Array) -> Array:
+        small = decode(name, encode(name, decode("f32", x) / 1024))
+        return encode("f32", np.where(is_flushed & (np.abs(small) < least), 0.0, small) * 1024)
+
+    found = verify(
+        kernel,
+        NumpySubject(through),
+        ALWAYS,
+        [{"k0": 20_000}],
+        threads=1,
+        seed=1,
+        references=References(),
+    )
+    assert (found.problem == "") != is_flushed
