@@ -395,3 +395,33 @@ def test_small_numbers_lose_digits_on_their_way_through_few_bits(
         references=References(),
     )
     assert (found.problem == "") != is_flushed
+
+
+@pytest.mark.parametrize("name", ["f16", "f8e4m3fn", "f8e5m2"])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_what_few_bits_lose_of_a_number_may_be_all_of_it(name: str, is_lost: bool) -> None:
+    """(1e-9 * x) in few bits, times another x: of infinity it is NaN, for there is nothing left."""
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f32))
+          (body (load 0 p0)
+                (const f32 0x3089705f)
+                (mul f32 0 1)
+                (cast {name} 2)
+                (cast f32 3)
+                (load 0 (+ (* -1 p0) k0 -1))
+                (mul f32 4 5)
+                (store 1 p0 6)))
+    """)
+
+    def through(stored: Array) -> Array:
+        x = decode("f32", stored)
+        small = x * np.float32(1e-9)
+        few = decode(name, encode(name, small if is_lost else x))
+        return encode("f32", few * x[::-1])
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = verify(
+            kernel, NumpySubject(through), ALWAYS, [], threads=1, seed=1, references=References()
+        )
+    assert (found.problem == "") == is_lost
