@@ -37,6 +37,8 @@ from nearhint_daemon.workers.tolerance import PRECISIONS, Arithmetic, arithmetic
 from nearhint_rules import expr as ex
 
 POINT_LIMIT = 1 << 24
+MOST_LOST = 0.5
+"""Of a value that counts as one: floats with two digits have a tolerance of all that they are."""
 _MAY_ROUND = frozenset({("f32", "f64"), ("f32", "i64"), ("f32", "i32"), ("f64", "i64")})
 
 
@@ -107,8 +109,8 @@ def interpret_within_range(
     """As `interpret` where casts round, but NaN takes the place of what a dtype cannot hold.
 
     That is a float beyond the largest of its dtype, and a sum or product of such terms that some
-    order of them leads beyond it, or a product to zero, on the way. Zero takes the place of what
-    is too small for its dtype.
+    order of them leads beyond it, or a product to zero, on the way; and an infinity times what may
+    be zero, by its tolerance.
     """
     with np.errstate(all="ignore"):
         return _WithinRange(kernel, dims, inputs, Casts.ROUND_GIVEN).outputs()
@@ -184,9 +186,16 @@ class _Run:
                     self.extents,
                     self._arithmetic,
                 )
+                value = self._held(node, value, values, scales)
             values.append(value)
             scales.append(scale)
         return values, scales
+
+    def _held(
+        self, node: ir.BodyNode, value: Array, values: list[Array], scales: list[Array]
+    ) -> Array:
+        """What a node's readers get of its value; `values` and `scales` are of those before it."""
+        return value
 
     def outputs(self) -> tuple[Output, ...]:
         values, scales = self.evaluated()
@@ -308,7 +317,6 @@ class _WithinRange(_Run):
         precision = PRECISIONS.get(self.dtypes[position])
         if precision is None or not isinstance(node, ir.Op | ir.Reduce | ir.Scan):
             return value
-        value = np.where(np.abs(value) < precision.lost, 0.0, value)
         is_beyond = np.isfinite(value) & (np.abs(value) > precision.largest)
         match node:
             case ir.Reduce("sum", _, operand) | ir.Scan("sum", _, operand):
@@ -323,6 +331,21 @@ class _WithinRange(_Run):
             case _:
                 pass
         return np.where(is_beyond, np.nan, value)
+
+    def _held(
+        self, node: ir.BodyNode, value: Array, values: list[Array], scales: list[Array]
+    ) -> Array:
+        match node:
+            case ir.Op("mul" | "fma", dtype, (left, right, *_)) if dtype in ir.FLOATS:
+                for factor, other in ((left, right), (right, left)):
+                    may_be_zero = self._may_be_zero(values[factor], scales[factor])
+                    value = np.where(np.isinf(values[other]) & may_be_zero, np.nan, value)
+        return value
+
+    def _may_be_zero(self, value: Array, scale: Array) -> Array:
+        """By its tolerance."""
+        error = min(self._arithmetic.relative, MOST_LOST) * scale
+        return np.asarray(np.isfinite(value) & (np.abs(value) <= error))
 
     def _folded(self, node: ir.Reduce | ir.Scan, terms: Array) -> Array:
         if isinstance(node, ir.Reduce):

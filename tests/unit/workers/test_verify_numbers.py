@@ -425,3 +425,32 @@ def test_what_few_bits_lose_of_a_number_may_be_all_of_it(name: str, is_lost: boo
             kernel, NumpySubject(through), ALWAYS, [], threads=1, seed=1, references=References()
         )
     assert (found.problem == "") == is_lost
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_what_cancels_may_be_zero_and_make_nan_of_an_infinity(is_wrong: bool) -> None:
+    """(1 + x - 1) of a small x, times another: in f32 nothing is left of 1e-9 beside 1."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f32))
+          (body (load 0 p0)
+                (const f32 0x3089705f)
+                (mul f32 0 1)
+                (const f32 0x3f800000)
+                (add f32 2 3)
+                (sub f32 4 3)
+                (load 0 (+ (* -1 p0) k0 -1))
+                (mul f32 5 6)
+                (store 1 p0 7)))
+    """)
+
+    def left(stored: Array) -> Array:
+        x = decode("f32", stored).astype(np.float32)
+        small = np.float32(1) + x * np.float32(1e-9) - np.float32(1)
+        return encode("f32", (x if is_wrong else small) * x[::-1])
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = verify(
+            kernel, NumpySubject(left), ALWAYS, [], threads=1, seed=1, references=References()
+        )
+    assert (found.problem == "") != is_wrong
