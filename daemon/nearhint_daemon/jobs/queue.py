@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -67,6 +67,7 @@ class _Open:
     stored: asyncio.Future[None]
     client: str = ""
     listeners: list[Listener] = field(default_factory=list)
+    asking: int = 0
     task: asyncio.Task[None] | None = None
     hands: Hands | None = None
     worked: Worked = field(default_factory=Worked)
@@ -163,10 +164,11 @@ class JobQueue:
             and (spec.key not in ended or spec.is_repeatable or self._may_retry(ended[spec.key]))
         ]
         self._check_room(fresh)
-        if fresh:
-            found |= await self._create(fresh)
-        for job in found.values():
-            await asyncio.shield(job.stored)
+        with _asked_for(tuple(found.values())):
+            if fresh:
+                found |= await self._create(fresh)
+            for job in found.values():
+                await asyncio.shield(job.stored)
         for spec in specs:
             self._raise_priority(spec)
         return tuple(
@@ -206,7 +208,7 @@ class JobQueue:
         if job is None or listener not in job.listeners or job.is_ending:
             return  # its end is told, unless it cannot be written: then this may be asked again
         job.listeners.remove(listener)
-        if job.listeners:
+        if job.listeners or job.asking:
             return
         if job.task is not None:
             job.is_ending = True
@@ -571,6 +573,18 @@ class JobQueue:
             await self._store.write(lambda tx: tx.put_all(rows))
         except StoreError:
             logs.warning("leases_not_renewed", jobs=len(rows))
+
+
+@contextmanager
+def _asked_for(jobs: Sequence[_Open]) -> Generator[None]:
+    """Within, somebody is about to listen to these: who leaves meanwhile is not the last one."""
+    for job in jobs:
+        job.asking += 1
+    try:
+        yield
+    finally:
+        for job in jobs:
+            job.asking -= 1
 
 
 def _waits_for(job: _Open, needed: _Open) -> bool:

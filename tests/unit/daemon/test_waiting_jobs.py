@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.daemon.test_ending_jobs import FullAt, Held, soon, stored
+from tests.unit.daemon.test_ending_jobs import LIMIT_S, FullAt, Held, soon, stored, until
 from tests.unit.daemon.test_jobs import spec, with_queue
 
 from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.jobs import JobQueue, Priority, hands
+from nearhint_daemon.operations import Operations, OperationState
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow
 
@@ -106,3 +108,30 @@ def test_a_job_that_is_forgotten_while_others_are_made_is_done_for_whoever_asked
         assert not await stored(store, "a")
 
     with_queue(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_taken_up", [True, False])
+def test_a_job_whose_last_listener_leaves_while_another_asks_is_done_for_that_one(
+    tmp_path: Path, is_taken_up: bool
+) -> None:
+    """Who asks for several waits for those that are new to be written, and only then listens."""
+    held = asyncio.Event()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        operations = Operations(queue, clock=time.time)
+        first = operations.create(await queue.ensure([*before, spec("a")]))
+        await soon(lambda: queue.running() == 1)
+        async with Held(store):
+            asking = asyncio.create_task(queue.ensure([spec("a"), spec("b")]))
+            await soon(lambda: queue.open_among(["b"]))
+            cancelling = asyncio.create_task(operations.cancel(first.id))
+            await asyncio.sleep(0)
+        await cancelling
+        second = operations.create(await asking)
+        held.set()
+        async with asyncio.timeout(LIMIT_S):
+            states = [found.state async for found in operations.watch(second.id)]
+        assert (states[-1], second.failed) == (OperationState.DONE, 0)
+
+    before = [] if is_taken_up else [spec("holds the lane")]
+    with_queue(tmp_path, scenario, handler=until(held), lane_limit=1)
