@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from nearhint_daemon import logs
@@ -20,6 +20,7 @@ from nearhint_daemon.errors import (
 from nearhint_daemon.jobs import hands
 from nearhint_daemon.jobs.hands import Hands, Worked
 from nearhint_daemon.jobs.lanes import SUSPECTS, Heat, Lanes
+from nearhint_daemon.jobs.open_job import OpenJob, asked_for
 from nearhint_daemon.jobs.spec import Handler, JobSpec, Listener, Observer, Priority
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
@@ -61,22 +62,6 @@ TOLD_CODES = frozenset({"DEVICE_FULL", "INTERNAL", "SCRATCH_FULL"})
 """Those of them that no other event tells an operator of."""
 
 
-@dataclass(eq=False)
-class _Open:
-    row: JobRow
-    stored: asyncio.Future[None]
-    client: str = ""
-    listeners: list[Listener] = field(default_factory=list)
-    asking: int = 0
-    task: asyncio.Task[None] | None = None
-    hands: Hands | None = None
-    worked: Worked = field(default_factory=Worked)
-    counted: asyncio.Future[None] | None = None
-    losses: int = 0
-    is_ending: bool = False
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class JobQueue:
     """All jobs that are not ended, and the way back to those that are."""
 
@@ -96,7 +81,7 @@ class JobQueue:
         self._observer = observer
         self._limit = limit
         self._handlers: dict[str, Handler] = {}
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, OpenJob] = {}
         self._blocked: dict[str, list[str]] = {}
         self._lanes = Lanes(limit=lane_limit)
         self._is_running = False
@@ -138,7 +123,7 @@ class JobQueue:
 
         def give_back(tx: Writing) -> None:
             for job in running:
-                tx.put(replace(_uncounted(job), lease_owner=""))
+                tx.put(replace(job.uncounted(), lease_owner=""))
 
         await self._store.write(give_back)
 
@@ -164,7 +149,7 @@ class JobQueue:
             and (spec.key not in ended or spec.is_repeatable or self._may_retry(ended[spec.key]))
         ]
         self._check_room(fresh)
-        with _asked_for(tuple(found.values())):
+        with asked_for(tuple(found.values())):
             if fresh:
                 found |= await self._create(fresh)
             for job in found.values():
@@ -287,7 +272,7 @@ class JobQueue:
         is_fresh = 0.0 <= self._clock() - row.finished_at_s < RETRY_S
         return row.code in PASSING_CODES and not is_fresh
 
-    def _take_over(self, row: JobRow) -> _Open:
+    def _take_over(self, row: JobRow) -> OpenJob:
         # The daemon may have ended for any of the jobs that were running, or for none of them.
         # Whoever was there too often runs one at a time, apart from the others.
         is_suspect = row.attempts >= RESTARTS
@@ -296,7 +281,7 @@ class JobQueue:
         job.stored.set_result(None)
         return job
 
-    async def _place(self, job: _Open) -> None:
+    async def _place(self, job: OpenJob) -> None:
         """One that was left is taken up in its turn, or given up."""
         if job.row.attempts >= RESTARTS + SUSPECTED_RESTARTS:
             with suppress(StoreError):  # the disk is full: it has its turn, and the next start
@@ -304,7 +289,7 @@ class JobQueue:
             return
         self._enqueue(job)
 
-    async def _create(self, specs: Sequence[JobSpec]) -> dict[str, _Open]:
+    async def _create(self, specs: Sequence[JobSpec]) -> dict[str, OpenJob]:
         now = self._clock()
         made = [
             self._admit(
@@ -334,7 +319,7 @@ class JobQueue:
         await asyncio.shield(asyncio.ensure_future(self._store_new(made)))
         return {job.row.key: job for job in made}
 
-    async def _store_new(self, made: Sequence[_Open]) -> None:
+    async def _store_new(self, made: Sequence[OpenJob]) -> None:
         rows = [job.row for job in made]
         try:
             await self._store.write(lambda tx: tx.put_all(rows))
@@ -352,12 +337,12 @@ class JobQueue:
         for lane in {job.row.lane for job in made}:
             self._pump(lane)
 
-    def _admit(self, row: JobRow, *, client: str = "") -> _Open:
-        job = _Open(row, asyncio.get_running_loop().create_future(), client)
+    def _admit(self, row: JobRow, *, client: str = "") -> OpenJob:
+        job = OpenJob(row, asyncio.get_running_loop().create_future(), client)
         self._open[row.key] = job
         return job
 
-    def _enqueue(self, job: _Open) -> None:
+    def _enqueue(self, job: OpenJob) -> None:
         row = job.row
         if row.requires in self._open:
             self._blocked.setdefault(row.requires, []).append(row.key)
@@ -395,7 +380,7 @@ class JobQueue:
             return False
         return job.row.state == "queued" and job.row.priority == priority
 
-    async def _run(self, job: _Open) -> None:
+    async def _run(self, job: OpenJob) -> None:
         started = self._clock()
         self._observer.job_started(job.row, max(0.0, started - job.row.created_at_s))
         failure: BaseException | None = None
@@ -417,11 +402,11 @@ class JobQueue:
         await self._settle(job, failure, self._clock() - started)
         self._pump(job.row.lane)
 
-    def _hands_of(self, job: _Open) -> Hands:
+    def _hands_of(self, job: OpenJob) -> Hands:
         job.hands = Hands(partial(self._count, job), self._clock, job.worked)
         return job.hands
 
-    async def _count(self, job: _Open) -> None:
+    async def _count(self, job: OpenJob) -> None:
         """A worker is about to have it: from here on the daemon may end because of it."""
         if job.row.state != "running" or job.is_ending:
             return  # what a job began for others, too, may go on without it
@@ -430,7 +415,7 @@ class JobQueue:
             job.counted = asyncio.ensure_future(self._store.write(lambda tx: tx.put_all([row])))
         await asyncio.shield(job.counted)
 
-    async def _settle(self, job: _Open, failure: BaseException | None, seconds: float) -> None:
+    async def _settle(self, job: OpenJob, failure: BaseException | None, seconds: float) -> None:
         row = job.row
         if isinstance(failure, StoreError):
             self._put_off(job)
@@ -441,7 +426,7 @@ class JobQueue:
         job.losses += is_transient
         if is_transient and job.losses < ATTEMPTS:
             logs.warning("job_retried", kind=row.kind, key=row.key, problem=repr(failure))
-            job.is_ending = False
+            job.go_on()
             job.row = replace(row, state="queued", lease_owner="")
             self._enqueue(job)
             return
@@ -452,18 +437,18 @@ class JobQueue:
             return
         self._observer.job_ended(job.row, seconds)
 
-    def _put_off(self, job: _Open) -> None:
+    def _put_off(self, job: OpenJob) -> None:
         """The store took nothing: the job is tried again after a while, at no attempt's cost."""
-        job.is_ending = False
-        job.row = _uncounted(job)
+        job.go_on()
+        job.row = job.uncounted()
         asyncio.get_running_loop().call_later(PUT_OFF_S, self._take_up, job)
 
-    def _take_up(self, job: _Open) -> None:
+    def _take_up(self, job: OpenJob) -> None:
         if self._is_running and self._open.get(job.row.key) is job:
             self._enqueue(job)
             self._pump(job.row.lane)
 
-    async def _end(self, job: _Open, failure: BaseException | None) -> None:
+    async def _end(self, job: OpenJob, failure: BaseException | None) -> None:
         """Keeps the outcome, then tells whoever waits, then lets go what was blocked.
 
         What waits for a job that is not done ends with it, in the same transaction.
@@ -498,23 +483,23 @@ class JobQueue:
         for each, row in zip(ending, ended, strict=True):
             self._tell(each, row)
 
-    def _with_what_needs(self, job: _Open) -> list[_Open]:
+    def _with_what_needs(self, job: OpenJob) -> list[OpenJob]:
         """A job, and all that waits for it to be done."""
         found = [job]
         for needed in found:
             keys = dict.fromkeys(self._blocked.get(needed.row.key, ()))
             waiting = (self._open[key] for key in keys if key in self._open)
-            found += (each for each in waiting if _waits_for(each, needed))
+            found += (each for each in waiting if each.waits_for(needed))
         return found
 
-    def _go_on(self, job: _Open) -> None:
+    def _go_on(self, job: OpenJob) -> None:
         """What was to end did not; what it waited for may have ended meanwhile."""
-        job.is_ending = False
+        job.go_on()
         if job.row.state == "queued":
             self._enqueue(job)
             self._pump(job.row.lane)
 
-    def _tell(self, job: _Open, row: JobRow) -> None:
+    def _tell(self, job: OpenJob, row: JobRow) -> None:
         """Whoever waits for a job that has ended goes on."""
         job.row = row
         self._open.pop(row.key, None)
@@ -524,11 +509,11 @@ class JobQueue:
             listener(row)
         self._let_go_on(job)
 
-    def _let_go_on(self, job: _Open) -> None:
+    def _let_go_on(self, job: OpenJob) -> None:
         """A job is open no more: what was blocked by it waits for its turn."""
         for key in self._blocked.pop(job.row.key, ()):
             waiting = self._open.get(key)
-            if waiting is not None and _waits_for(waiting, job):
+            if waiting is not None and waiting.waits_for(job):
                 self._enqueue(waiting)
                 self._pump(waiting.row.lane)
 
@@ -573,27 +558,3 @@ class JobQueue:
             await self._store.write(lambda tx: tx.put_all(rows))
         except StoreError:
             logs.warning("leases_not_renewed", jobs=len(rows))
-
-
-@contextmanager
-def _asked_for(jobs: Sequence[_Open]) -> Generator[None]:
-    """Within, somebody is about to listen to these: who leaves meanwhile is not the last one."""
-    for job in jobs:
-        job.asking += 1
-    try:
-        yield
-    finally:
-        for job in jobs:
-            job.asking -= 1
-
-
-def _waits_for(job: _Open, needed: _Open) -> bool:
-    """Whether a job waits for another; its key may be another job's since it began to."""
-    is_waiting = job.row.state == "queued" and not job.is_ending
-    return is_waiting and job.row.requires == needed.row.key
-
-
-def _uncounted(job: _Open) -> JobRow:
-    """The row of a job that waits again, without the attempt that it had."""
-    was_counted = job.counted is not None
-    return replace(job.row, state="queued", attempts=job.row.attempts - was_counted)

@@ -135,3 +135,29 @@ def test_a_job_whose_last_listener_leaves_while_another_asks_is_done_for_that_on
 
     before = [] if is_taken_up else [spec("holds the lane")]
     with_queue(tmp_path, scenario, handler=until(held), lane_limit=1)
+
+
+def test_who_asks_for_a_job_whose_end_cannot_be_kept_joins_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for a device, as it did before, and might do so for days."""
+    held = asyncio.Event()
+    disk = FullAt(monkeypatch, "a", "cancelled")
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        operations = Operations(queue, clock=time.time)
+        await queue.ensure([spec("holds the lane")])
+        first = operations.create(await queue.ensure([spec("a")]))
+        async with Held(store):
+            cancelling = asyncio.create_task(operations.cancel(first.id))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            asking = asyncio.create_task(queue.ensure([spec("a")]))
+            await asyncio.sleep(0)
+        with pytest.raises(StoreReadOnly):
+            await cancelling
+        async with asyncio.timeout(LIMIT_S):
+            (row,) = await asking
+        assert (row.state, disk.refused) == ("queued", 1)
+
+    with_queue(tmp_path, scenario, handler=until(held), lane_limit=1)
