@@ -196,6 +196,10 @@ class Dialogue:
         if answer.program_id != registration.program_id:
             raise InvalidAnswer(what="RegisterProgram", problem="another Program's identity")
         if state.target_id != answer.target_id:
+            if state.change_seq is not None:
+                # All that was asked and is watched here is another Target's: all is said anew.
+                address = self._connection.address
+                raise DaemonUnreachable(address=address, problem="its toolchain has changed")
             state.target_id = answer.target_id
             state.mark_stale(state.copies.tables, withdrawn=state.copies.tables)
             state.copies.clear()

@@ -24,9 +24,12 @@ from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.launchers.errors import DeviceOutOfMemory
 from nearhint.readiness import SettleReport, settle
-from nearhint.session import session_for
+from nearhint.session import ProgramHandle, session_for
 from nearhint.testing import FakeDaemon
 from nearhint_rules.plan import Plan
+
+OTHER_TARGET = "8b" * 32
+OTHER_KERNEL = "ef" * 32
 
 
 @pytest.fixture(autouse=True)
@@ -525,3 +528,29 @@ def test_a_binary_that_no_table_answers_with_is_let_go(
     assert set(opened.state.copies.loaded) == {better.artifact}
     # Who still runs by the old Snapshot has what it needs.
     assert old.choose(0, (64,)).kernel is not None
+
+
+def test_a_target_that_changes_under_a_process_is_asked_about_for_all_its_programs(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    """As where a compiler is upgraded: the daemon tells it of the next Program that is captured."""
+    serve(daemon, 64)
+    opened = session_for(daemon.address, doubling.DEVICE)
+    first = opened.register(doubling.program())
+    assert first.wait_ready(5)
+    first.want({"s0": 64})
+    daemon.wait_asked("WatchTables")
+    other = doubling.program("other", high=100)
+    daemon.plan(other, replace(doubling.plan(other), steps=(doubling.launch(kernel=OTHER_KERNEL),)))
+    for answer in daemon.store.plans.values():
+        answer.target_id = OTHER_TARGET
+    table = replace(doubling.table(64, generation=2), target=OTHER_TARGET)
+    daemon.publish(table, replace(table, kernel=OTHER_KERNEL))
+    second = opened.register(other)
+
+    def is_served(handle: ProgramHandle) -> bool:
+        now = handle.snapshot
+        return now is not None and now.generation == 2 and now.choose(0, (64,)).tier == 2
+
+    assert daemon.wait_asked("WatchTables", times=2)[-1].target_id == OTHER_TARGET
+    eventually(lambda: is_served(first) and is_served(second))
