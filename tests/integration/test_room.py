@@ -17,7 +17,7 @@ from nearhint_daemon.store.artifacts import BEFORE_ITS_ROW_S
 from nearhint_daemon.store.rows import ArtifactRow, VariantRow
 from nearhint_daemon.tuning.publishing import Timed
 from nearhint_daemon.tuning.tasks import Task
-from nearhint_proto.v1 import types_pb2, worker_pb2
+from nearhint_proto.v1 import kernel_service_pb2, types_pb2, worker_pb2
 from nearhint_rules.table import Table
 
 
@@ -52,6 +52,35 @@ def test_a_binary_that_went_before_it_was_verified_is_made_again(
             assert daemon.compile.asked["compile_variant"] == 2 * len(gone)
             (table,) = await daemon.client.tables_of(registered)
             assert {variant.id for variant in table.variants}.intersection(gone)
+            for variant in table.variants:
+                assert await daemon.client.fetch(variant.artifact.sha256)
+
+    asyncio.run(scenario())
+
+
+def test_a_binary_that_goes_while_it_is_timed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was about to go when its contest began goes a commit later."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            gone: list[str] = []
+            candidate = daemon.core.variants.candidate
+
+            async def candidate_of(row: VariantRow) -> worker_pb2.Candidate:
+                found = await candidate(row)
+                if row.state == "verified" and not gone:
+                    gone.append(row.id)
+                    await evict(daemon, row)
+                return found
+
+            monkeypatch.setattr(daemon.core.variants, "candidate", candidate_of)
+            registered = await daemon.client.register(chain(1))
+            quick = kernel_service_pb2.EFFORT_QUICK
+            assert (await daemon.client.tuned(registered, 64, effort=quick)).failed == 0
+            (table,) = await daemon.client.tables_of(registered)
+            assert {variant.id for variant in table.variants}.issuperset(gone)
             for variant in table.variants:
                 assert await daemon.client.fetch(variant.artifact.sha256)
 

@@ -235,7 +235,8 @@ class Publisher:
     def _unbarred(self, timed: Timed, table: Table) -> Timed:
         """Without Variants that were quarantined, or rejected elsewhere, while they were timed.
 
-        Raises `TableChanged` where the default Variant is not among what is left.
+        Raises `TableChanged` where the default Variant is not among what is left, and where one
+        made room meanwhile: nobody could have its binary.
         """
         kept = tuple(each for each in timed.variants if self._may_serve(each[0]))
         names = {row.id for row, _, _ in kept}
@@ -247,8 +248,9 @@ class Publisher:
     def _may_serve(self, row: VariantRow) -> bool:
         key = (row.namespace, row.kernel, row.target, row.schedule, row.compiler_version)
         now = self._store.read_now(lambda reading: reading.get(VariantRow, *key))
-        is_rejected = now is not None and now.state == "rejected"
-        return not is_rejected and self._quarantine.bar_on(row) is None
+        if now is None:
+            raise TableChanged("the binary of a Variant made room while it was timed")
+        return now.state != "rejected" and self._quarantine.bar_on(row) is None
 
     async def drop_hints(self, key: TableKey, hints: Collection[tuple[int, ...]]) -> None:
         """Takes hints out of a Table, which may be asked for again; at least one stays."""
