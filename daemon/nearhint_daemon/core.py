@@ -400,26 +400,27 @@ class Core:
             await asyncio.sleep(max(IDLE_S, pause_s))
 
     async def _check_toolchain(self) -> None:
-        for kind, words in (("cpu", "C compiler"), ("cuda", "Triton")):
-            is_needed = kind == "cpu" or any(
-                name.startswith(kind) for name in self.pools.bench.devices
-            )
-            while not await self._found_toolchain(kind, words, is_needed=is_needed):
-                await asyncio.sleep(TOOLCHAIN_RETRY_S)
+        """Again and again: what compiles here is what a worker finds when it starts."""
+        while True:
+            for kind, words in (("cpu", "C compiler"), ("cuda", "Triton")):
+                is_needed = kind == "cpu" or any(
+                    name.startswith(kind) for name in self.pools.bench.devices
+                )
+                await self._look_for_toolchain(kind, words, is_needed=is_needed)
+            await asyncio.sleep(TOOLCHAIN_RETRY_S)
 
-    async def _found_toolchain(self, kind: str, words: str, *, is_needed: bool) -> bool:
-        """Whether it is known what compiles here; a worker that does not start may start later."""
+    async def _look_for_toolchain(self, kind: str, words: str, *, is_needed: bool) -> None:
         try:
             self._toolchains[kind] = await self.workshop.toolchain(kind)
         except (DaemonError, WorkersError) as error:
             is_missing = isinstance(error, ToolchainMissing)
+            self._toolchains.pop(kind, None)
             if is_needed and kind not in self._problems:
                 what = words if is_missing else "compile worker"
                 self._problems[kind] = f"no {what}: {kind} Kernels stay at T0 ({error})"
                 logs.warning("toolchain_missing", kind=kind, problem=str(error))
-            return is_missing
-        self._problems.pop(kind, None)
-        return True
+        else:
+            self._problems.pop(kind, None)
 
     async def _flush_usage(self) -> None:
         while True:

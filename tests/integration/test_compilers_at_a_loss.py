@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import hints_of, running
-from tests.integration.fake_workers import FakeCompilePool, Refusal, chain
+from tests.integration.fake_workers import CPU, FakeCompilePool, Refusal, chain
+from tests.integration.waiting import until
 
+from nearhint_daemon import core
 from nearhint_daemon.jobs import queue
 from nearhint_daemon.store.rows import VariantRow
 from nearhint_proto.v1 import operation_service_pb2
@@ -42,5 +44,33 @@ def test_what_could_not_be_compiled_is_compiled_when_it_is_asked_for_again(
             (table,) = await daemon.client.tables_of(registered)
             assert [row.dims for row in hints_of(table)] == [(64,)]
             assert table.reason == ""
+
+    asyncio.run(scenario())
+
+
+def test_the_status_names_the_target_of_the_compiler_that_is_here_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts after an upgrade has another; one that is taken away leaves none."""
+    monkeypatch.setattr(core, "TOOLCHAIN_RETRY_S", 0.01)
+
+    async def scenario() -> None:
+        pool = FakeCompilePool()
+        async with running(tmp_path, compile=pool) as daemon:
+
+            def named() -> str:
+                return daemon.core.target_id(CPU)
+
+            await until(named)
+            before = (await daemon.client.register(chain(1))).target_id
+            assert named() == before
+            pool.tools = ("cc 13.1.0",)
+            await until(lambda: named() != before)
+            assert named() == (await daemon.client.register(chain(1))).target_id
+            pool.tools = ()
+            await until(lambda: not named())
+            assert any("no C compiler" in problem for problem in daemon.core.problems())
+            pool.tools = ("cc 13.1.0",)
+            await until(lambda: not daemon.core.problems())
 
     asyncio.run(scenario())
