@@ -16,7 +16,9 @@ from nearhint_daemon.store.rows import JobRow
 class OpenJob:
     """One job of the queue. `is_ending`: its outcome is decided, and not written yet.
 
-    `asking` are those that are about to listen. `ended` tells who waits for the end to look again.
+    It `is_unwanted` once it was cancelled, until somebody asks for it again: where that could not
+    be written, it is not done for nobody. `asking` are those that are about to listen. `ended`
+    tells who waits for the end to look again.
     """
 
     row: JobRow
@@ -30,6 +32,7 @@ class OpenJob:
     counted: asyncio.Future[None] | None = None
     losses: int = 0
     is_ending: bool = False
+    is_unwanted: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def go_on(self) -> None:
@@ -54,6 +57,7 @@ def asked_for(jobs: Sequence[OpenJob]) -> Generator[None]:
     """Within, somebody is about to listen to these: who leaves meanwhile is not the last one."""
     for job in jobs:
         job.asking += 1
+        job.is_unwanted = False
     try:
         yield
     finally:

@@ -386,7 +386,7 @@ class JobQueue:
         failure: BaseException | None = None
         try:
             row = job.row
-            if job.is_ending:
+            if job.is_ending or (job.is_unwanted and not job.listeners):
                 raise JobCancelled("nobody waits for it any more")
             with hands.of_job(self._hands_of(job)):
                 await self._handlers[row.kind](row, json.loads(row.payload))
@@ -420,6 +420,7 @@ class JobQueue:
         if isinstance(failure, StoreError):
             self._put_off(job)
             return
+        job.is_unwanted = isinstance(failure, JobCancelled)
         is_transient = isinstance(failure, WorkerLost | TableChanged) or not isinstance(
             failure, DaemonError | None
         )

@@ -424,3 +424,30 @@ def test_a_job_that_is_cancelled_as_it_is_taken_up_ends_and_its_lane_goes_on(
         assert (await stored(store, "b"))["b"].state == "cancelled"
 
     with_queue(tmp_path, scenario, handler=until(goes_on, begun=begun), lane_limit=1)
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_what_was_cancelled_while_the_disk_was_full_runs_again_only_if_somebody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked_for: bool
+) -> None:
+    monkeypatch.setattr(job_queue, "PUT_OFF_S", 0.05)
+    monkeypatch.setattr(job_queue, "HEAL_S", 0.01)
+    disk = FullAt(monkeypatch, "a", "cancelled")
+    goes_on, begun = asyncio.Event(), list[str]()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        operations = Operations(queue, clock=time.time)
+        operation = operations.create(await queue.ensure([spec("a")]))
+        await soon(lambda: begun)
+        await operations.cancel(operation.id)
+        await soon(lambda: disk.refused and not queue.running())
+        disk.is_full = False
+        goes_on.set()
+        if is_asked_for:
+            await queue.ensure([spec("a")])
+        await soon(lambda: not queue.open_among(["a"]))
+        state = "done" if is_asked_for else "cancelled"
+        assert (await stored(store, "a"))["a"].state == state
+        assert len(begun) == 1 + is_asked_for
+
+    with_queue(tmp_path, scenario, handler=until(goes_on, begun=begun))
