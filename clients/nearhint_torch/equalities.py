@@ -10,8 +10,11 @@ added.
     c*d divides s   if c divides s, and d the quotient, by the same
     s is e          if some equation says so, and e is of other sizes
     s is c*q        if c divides s, and some equation says that s // c is the number q
-    s is n          if some equation says what s // c is, and of all such s the equations that have
-                    no other size hold at n alone: scans by halves bind a length so
+    s is n          if some equation says what (s + k) // c is, and of all such s the equations that
+                    have no other size hold at n alone: scans by halves bind a length so, and parts
+                    of a row that are as long as another
+
+What s is, is put in for it, and what that divides is asked again.
 """
 
 from __future__ import annotations
@@ -52,20 +55,21 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
     {'s1': '(// s0 32)'}
     """
     found = _direct(equations)
+    known = [_put_in(each, found.synonyms) for each in equations]
     divisors = dict(found.divisors)
     for _ in range(ROUND_LIMIT):
         multiples = {name: ex.mul(divisor, Sym(name)) for name, divisor in divisors.items()}
-        more = _direct([_of_quotients(each, multiples) for each in equations]).divisors
+        more = _direct([_put_in(each, multiples) for each in known]).divisors
         if not more:
             break
         divisors |= {name: divisors.get(name, 1) * divisor for name, divisor in more.items()}
     return Equalities(divisors, found.synonyms)
 
 
-def _of_quotients(equation: Equation, multiples: Mapping[str, Expr]) -> Equation:
-    """An equation with sizes as multiples of their quotients, which may have divisors in turn."""
+def _put_in(equation: Equation, sizes: Mapping[str, Expr]) -> Equation:
+    """An equation with what sizes are: multiples of quotients, which may have divisors in turn."""
     try:
-        left, right = (ex.substitute(side, multiples) for side in equation)
+        left, right = (ex.substitute(side, sizes) for side in equation)
     except InvalidExpression:
         return _NOTHING
     return left, right
@@ -124,13 +128,24 @@ def _only_values(equations: Sequence[Equation]) -> Iterator[tuple[str, Int]]:
 
 
 def _few_values(equation: Equation) -> range | None:
-    """The values that an equation s // c == n leaves of s, which is at least 1."""
+    """The values that an equation (s + k) // c == n leaves of s, which is at least 1."""
     match equation:
-        case (ex.FloorDiv(Sym(), Int(divisor)), Int(count)) | (
+        case (ex.FloorDiv(top, Int(divisor)), Int(count)) | (
             Int(count),
-            ex.FloorDiv(Sym(), Int(divisor)),
-        ) if 0 < divisor <= DIVISOR_LIMIT:
-            return range(max(1, divisor * count), divisor * (count + 1))
+            ex.FloorDiv(top, Int(divisor)),
+        ) if 0 < divisor <= DIVISOR_LIMIT and (added := _added(top)) is not None:
+            return range(max(1, divisor * count - added), divisor * (count + 1) - added)
+        case _:
+            return None
+
+
+def _added(expr: Expr) -> int | None:
+    """k where `expr` is a size and the number k."""
+    match expr:
+        case Sym():
+            return 0
+        case ex.Add((Sym(), Int(added))):
+            return added
         case _:
             return None
 

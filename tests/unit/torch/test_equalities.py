@@ -10,8 +10,10 @@ import torch
 from tests.unit.compiler.frontend.running import record
 from torch.nn import functional
 
+from nearhint_compiler.pipeline import lower
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
+from nearhint_rules.plan import Launch
 from nearhint_rules.program import TensorType
 from nearhint_torch.equalities import Equation, equalities
 
@@ -91,6 +93,14 @@ CASES: dict[str, tuple[list[Equation], dict[str, int], dict[str, ex.Expr]]] = {
         {},
         {},
     ),
+    "one that is left of equal parts": (
+        [(HALF, ex.Int(16)), (ex.sub(S0, HALF), ex.Int(16))],
+        {},
+        {"s0": ex.Int(32)},
+    ),
+    "parts that leave several": ([(ex.floordiv(ex.add(S0, 5), 6), ex.Int(16))], {}, {}),
+    "parts of less than nothing": ([(ex.floordiv(ex.add(S0, -3), 2), ex.Int(-1))], {}, {}),
+    "parts of another size": ([(S1, HALF), (S1, ex.sub(S0, HALF))], {"s0": 2}, {"s1": HALF}),
     "a ring": (
         [(ex.floordiv(S0, 2), S1), (ex.floordiv(S1, 2), S2), (ex.floordiv(S2, 2), S0)],
         {},
@@ -147,6 +157,25 @@ def test_a_size_that_another_tensor_repeats_is_no_symbol() -> None:
         torch.randn(5, 3),
     ).captured
     assert len(captured.program.symbols) == 2
+
+
+@pytest.mark.parametrize("rows", ["layer norm", "softmax"])
+@pytest.mark.parametrize("parts", [2, 3, 6])
+def test_equal_parts_of_an_argument_are_as_long_as_what_they_change(rows: str, parts: int) -> None:
+    """Conditions of a transformer: `shift, scale = c.chunk(2, 1)`, and rows by these."""
+
+    def function(x: Tensor, conditions: Tensor) -> Tensor:
+        made = functional.layer_norm(x, (16,)) if rows == "layer norm" else x.softmax(-1)
+        for part in conditions.chunk(parts, 1):
+            made = made * part[:, None] + x
+        return made
+
+    recorded = record(function, torch.randn(3, 7, 16), torch.randn(3, parts * 16))
+    length, of_all = (shape[-1] for shape in shapes(recorded.captured.program.inputs))
+    assert of_all == ex.mul(parts, length)
+    lowered = lower(recorded.captured.program, target_kind="cpu")
+    assert all(isinstance(step, Launch) for step in lowered.plan.steps)
+    assert len(lowered.kernels) == 1
 
 
 def sevens(x: Tensor) -> Tensor:
