@@ -8,7 +8,8 @@ Where nothing reads the former content afterwards, such updates are again made i
     copy_(x, slice_scatter(x, part, ...))    `part` is written into slice(x, ...), in the same way
     copy_(x, copy(x, part))                  copy_(x, part)
 
-Updates of updates are made one after the other. Torch's compiler calls this re-inplacing
+What `unbind` gives, as of a tensor of keys and values, is selected for that. Updates of updates are
+made one after the other. Torch's compiler calls this re-inplacing
 (torch/_inductor/fx_passes/reinplace.py).
 """
 
@@ -50,11 +51,33 @@ UPDATES = frozenset({COPY, *IN_PLACE, *VIEWS})
 def update_in_place(module: fx.GraphModule) -> None:
     """Makes such updates of the arguments of a captured graph in place."""
     graph, changed = module.graph, False
-    for node in list(graph.nodes):
-        if op_name(node.target) == COPY_BACK and node.args[0].op == "placeholder":
-            changed |= _update(graph, node)
+    copies = [
+        node
+        for node in graph.nodes
+        if op_name(node.target) == COPY_BACK and node.args[0].op == "placeholder"
+    ]
+    if copies:
+        changed = _select(graph)
+    for node in copies:
+        changed |= _update(graph, node)
     if changed:
         module.recompile()
+
+
+def _select(graph: fx.Graph) -> bool:
+    """Makes items of `unbind` the views that they are, which updates by `select_scatter` name."""
+    taken = [node for node in graph.nodes if op_name(node.target) == "aten.unbind.int"]
+    for unbound in taken:
+        source, dim = (*unbound.args, 0)[:2]
+        dim %= source.meta["val"].dim()
+        for item in list(unbound.users):
+            with graph.inserting_before(item):
+                part = graph.call_function(_aten.select.int, (source, dim, item.args[1]))
+            part.meta = dict(item.meta)
+            item.replace_all_uses_with(part)
+            graph.erase_node(item)
+        graph.erase_node(unbound)
+    return bool(taken)
 
 
 def _update(graph: fx.Graph, copy_back: fx.Node) -> bool:

@@ -57,12 +57,21 @@ def read_before(cache: Tensor, new: Tensor, places: Tensor) -> Any:
     return total
 
 
+def put_in_each(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    """Keys and values that one tensor holds."""
+    keys, values = cache.unbind(-3)
+    keys[places] = new[0]
+    values[3 : 3 + new.shape[1]] = new[1] * 2
+    return (keys * values).sum(0)
+
+
 UPDATES = {
     put: ["aten.index_put_.default"],
     put_twice: ["aten.index_copy_.default", "aten.index_add_.default"],
     put_in_slices: ["aten.copy_.default"],
     put_and_returned: ["aten.index_copy_.default"],
     read_before: ["aten.index_put_.default"],
+    put_in_each: ["aten.index_put_.default", "aten.copy_.default"],
 }
 
 
