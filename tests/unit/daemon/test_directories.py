@@ -57,7 +57,8 @@ def test_a_state_directory_whose_mode_cannot_be_changed_is_refused(
         raise OSError(errno.EROFS, "Read-only file system")
 
     path = tmp_path / "state"
-    path.mkdir(mode=0o755)
+    path.mkdir()
+    path.chmod(0o755)  # whatever the umask leaves
     monkeypatch.setattr(Path, "chmod", refuse)
     with pytest.raises(DirectoryUnsafe, match="not of mode 700: Read-only file system"):
         directories.prepare(path, mode=directories.STATE_MODE)
