@@ -17,6 +17,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from tests.integration.daemon_process import DaemonProcess, daemon_in
+from tests.unit.client.settling import so_far
 
 import nearhint
 from nearhint import config, session
@@ -205,7 +206,7 @@ def test_a_model_that_meets_no_daemon_runs_as_captured(
             assert torch.equal(compiled(x, bias), activation(x, bias))
     assert [report.reason for report in reports] == ["no_plan"] * len(ROWS)
     # Somebody may yet come to answer: nothing is final, and nothing is raised.
-    assert len(nearhint.settle(timeout_s=0.1).pending) == 1
+    assert len(so_far().pending) == 1
 
 
 def warm_up(folder: Path, *arguments: str) -> Result:

@@ -7,7 +7,7 @@ from functools import partial
 import grpc
 import pytest
 from tests.unit.client import doubling
-from tests.unit.client.conftest import Eventually
+from tests.unit.client.conftest import DEADLINE_S, Eventually
 from tests.unit.client.test_session import FOREVER_S, open_session, serve, wanting
 
 import nearhint
@@ -25,7 +25,7 @@ def test_a_failed_operation_whose_reason_may_pass_is_asked_for_again(
     monkeypatch.setattr("nearhint._dialogue.AGAIN_S", (0.01, 0.05))
     daemon.lowering(doubling.program(), "lower-1")
     handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     daemon.finish("lower-1", error="the device is full", passing=1)
     daemon.wait_asked("RegisterProgram", times=3)
     serve(daemon, 64)
@@ -60,7 +60,7 @@ def test_a_bucket_that_was_not_tuned_for_what_may_pass_is_asked_for_again(
         daemon.finish(name, error=error, passing=1)
     daemon.wait_asked("EnsureKernels", times=ASK_ATTEMPTS + 3)
     daemon.publish(doubling.table(64, 4096, generation=2))
-    assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
 
 
 def test_a_bucket_that_may_yet_be_tuned_is_not_waited_for(
@@ -89,7 +89,7 @@ def test_a_daemon_without_room_is_asked_again(
     serve(daemon, 64)
     daemon.fail("RegisterProgram", grpc.StatusCode.RESOURCE_EXHAUSTED)
     handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     assert handle.is_answered
     daemon.wait_asked("RegisterProgram", times=3)
     daemon.fail("RegisterProgram", None)
@@ -107,7 +107,7 @@ def test_a_daemon_that_breaks_over_a_program_is_asked_again(
     serve(daemon, 64)
     daemon.fail("RegisterProgram", grpc.StatusCode.INTERNAL)
     handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     assert handle.is_answered
     daemon.fail("RegisterProgram", None)
     eventually(lambda: handle.snapshot is not None)
@@ -119,8 +119,8 @@ def test_a_daemon_that_breaks_over_a_program_each_time_is_given_up(
     monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.01, 0.05))
     daemon.fail("RegisterProgram", grpc.StatusCode.INTERNAL)
     handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
-    assert nearhint.settle(timeout_s=10).at_t0 == {"doubling": "daemon_failed"}
+    assert not handle.wait_ready(DEADLINE_S)
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t0 == {"doubling": "daemon_failed"}
     assert len(daemon.asked("RegisterProgram")) == ASK_ATTEMPTS
 
 
@@ -131,9 +131,9 @@ def test_a_daemon_whose_queue_is_full_is_asked_for_a_bucket_until_there_is_room(
     serve(daemon, 64)
     daemon.fail("EnsureKernels", grpc.StatusCode.RESOURCE_EXHAUSTED)
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.want({"s0": 4096})
     daemon.wait_asked("EnsureKernels", times=ASK_ATTEMPTS + 2)
     daemon.fail("EnsureKernels", None)
     daemon.publish(doubling.table(64, 4096, generation=2))
-    assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)

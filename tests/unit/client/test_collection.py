@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from tests.unit.client import doubling
-from tests.unit.client.conftest import Eventually
+from tests.unit.client.conftest import DEADLINE_S, Eventually
 
 from nearhint import launchers
 from nearhint._collection import no_collection
@@ -81,7 +81,7 @@ def test_nothing_is_collected_while_a_capture_waits_for_binaries(
     monkeypatch.setattr(launchers, "load", load_once_awaited)
     handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
 
-    assert handle.wait_ready(20)
+    assert handle.wait_ready(DEADLINE_S)
     assert was_enabled == [False]
     assert loaded == [doubling.BINARY]
     assert gc.isenabled()

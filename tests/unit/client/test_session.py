@@ -9,7 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.unit.client import doubling
-from tests.unit.client.conftest import Eventually
+from tests.unit.client.conftest import DEADLINE_S, Eventually
+from tests.unit.client.settling import so_far
 
 import nearhint
 from nearhint import session
@@ -37,7 +38,7 @@ def calling(daemon: FakeDaemon, opened: Session | None = None) -> ProgramHandle:
     """A Program that is served at 64, and was called there once."""
     serve(daemon, 64)
     handle = (opened or open_session(daemon)).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.count((64,), (0, 0, 1))
     return handle
 
@@ -46,7 +47,7 @@ def wanting(daemon: FakeDaemon, size: int) -> ProgramHandle:
     """A Program that is served at 64, and called at another size."""
     serve(daemon, 64)
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.want({"s0": size})
     return handle
 
@@ -57,7 +58,7 @@ def test_a_second_process_is_at_t2_before_its_first_call(
     serve(daemon, 64)
     handle = open_session(daemon).register(doubling.program())
 
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
     snapshot = handle.snapshot
     assert snapshot is not None
     choice = snapshot.choose(0, (64,))
@@ -72,7 +73,7 @@ def test_the_calling_thread_makes_no_rpc_and_waits_only_in_capture(
     serve(daemon, 64)
     rpcs, waits = session.counters.on_this_thread()
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     assert session.counters.on_this_thread() == (rpcs, waits + 1)
     for size in range(2, 200):
         handle.want({"s0": size})
@@ -97,11 +98,11 @@ def test_a_plan_arrives_when_its_operation_ends(
 ) -> None:
     daemon.lowering(doubling.program(), "lower-1")
     handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     serve(daemon, 64)
     daemon.finish("lower-1")
     eventually(lambda: handle.snapshot is not None)
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
 
 
 def test_a_plan_whose_operation_is_forgotten_is_asked_for_again(
@@ -109,19 +110,19 @@ def test_a_plan_whose_operation_is_forgotten_is_asked_for_again(
 ) -> None:
     daemon.lowering(doubling.program(), "lower-1")
     handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     serve(daemon, 64)
     del daemon.store.operations["lower-1"]
     eventually(lambda: handle.snapshot is not None)
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
 
 
 def test_a_failed_operation_is_a_final_reason(daemon: FakeDaemon, loaded: list[bytes]) -> None:
     daemon.lowering(doubling.program(), "lower-1")
     handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     daemon.finish("lower-1", error="the lowering worker died")
-    report = nearhint.settle(timeout_s=10)
+    report = nearhint.settle(timeout_s=DEADLINE_S)
     assert report.settled
     assert report.at_t0 == {"doubling": "the lowering worker died"}
 
@@ -131,7 +132,7 @@ def test_a_bucket_is_asked_for_once_however_often_it_is_met(
 ) -> None:
     serve(daemon, 64)
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     for size in (500, 510, 520, 500):
         handle.want({"s0": size})
     (request,) = daemon.wait_asked("EnsureKernels")
@@ -155,8 +156,8 @@ def test_sizes_that_found_the_outbox_full_are_wanted_again(
         opened.count_fallback("no_plan")
     handle.want({"s0": 5000})
     gate.set()
-    assert handle.wait_ready(5)
-    assert nearhint.settle(timeout_s=10).settled  # the notes were read
+    assert handle.wait_ready(DEADLINE_S)
+    assert nearhint.settle(timeout_s=DEADLINE_S).settled  # the notes were read
     handle.want({"s0": 5000})
     (request,) = daemon.wait_asked("EnsureKernels")
     assert [(dim.symbol, dim.value) for dim in request.hints[0].dims] == [("s0", 5000)]
@@ -167,7 +168,7 @@ def test_named_sizes_are_asked_for_as_they_are_and_not_by_their_bucket(
 ) -> None:
     serve(daemon, 64)
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.want_exactly({"s0": 1000})
     (first,) = daemon.wait_asked("EnsureKernels")
     assert first.as_given
@@ -204,12 +205,12 @@ def test_named_sizes_are_settled_by_their_own_hint_and_by_no_other_of_the_bucket
 ) -> None:
     serve(daemon, 1024)
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.want_exactly({"s0": 1000})
     daemon.wait_asked("EnsureKernels")
-    assert nearhint.settle(timeout_s=0.1).pending == (doubling.KERNEL,)
+    assert so_far().pending == (doubling.KERNEL,)
     daemon.publish(doubling.table(1000, 1024))
-    report = nearhint.settle(timeout_s=10)
+    report = nearhint.settle(timeout_s=DEADLINE_S)
     assert (report.settled, report.at_t2) == (True, (doubling.KERNEL,))
 
 
@@ -218,13 +219,13 @@ def test_a_hint_that_the_daemon_lets_go_is_neither_waited_for_nor_asked_for(
 ) -> None:
     serve(daemon, 64, 1024)
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.want({"s0": 1024})
-    assert nearhint.settle(timeout_s=10).settled
+    assert nearhint.settle(timeout_s=DEADLINE_S).settled
     before = handle.snapshot
     daemon.publish(doubling.table(64))
     eventually(lambda: handle.snapshot is not before)
-    assert nearhint.settle(timeout_s=10).settled
+    assert nearhint.settle(timeout_s=DEADLINE_S).settled
     assert not daemon.asked("EnsureKernels")
 
 
@@ -233,7 +234,7 @@ def test_a_pushed_table_becomes_a_new_snapshot_and_the_old_one_stays(
 ) -> None:
     daemon.plan(doubling.program(), doubling.plan())
     handle = open_session(daemon).register(doubling.program())
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
     before = handle.snapshot
     assert before is not None
     assert before.choose(0, (64,)).selection.reason == "no_table"
@@ -253,7 +254,7 @@ def test_a_table_in_which_only_the_generation_changed_is_not_worked_through_agai
 ) -> None:
     serve(daemon, 64)
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     before = handle.snapshot
     assert before is not None
     daemon.publish(doubling.table(64, generation=before.generation + 1))
@@ -273,14 +274,14 @@ def test_settle_waits_for_the_buckets_that_were_used(
 ) -> None:
     serve(daemon, 64, tier=1)
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.want({"s0": 64})
     daemon.wait_asked("EnsureKernels")
-    early = nearhint.settle(timeout_s=0.05)
+    early = so_far()
     assert (early.settled, early.pending) == (False, (doubling.KERNEL,))
 
     daemon.publish(doubling.table(64, generation=2, tier=2))
-    late = nearhint.settle(timeout_s=10)
+    late = nearhint.settle(timeout_s=DEADLINE_S)
     assert (late.settled, late.at_t2, late.at_t0) == (True, (doubling.KERNEL,), {})
 
 
@@ -290,9 +291,9 @@ def test_settle_gives_the_final_reason_of_a_kernel_without_variants(
     daemon.plan(doubling.program(), doubling.plan())
     daemon.publish(doubling.table(variants=(), reason="no C compiler"))
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.count((64,), (1, 0, 0))
-    report = nearhint.settle(timeout_s=10)
+    report = nearhint.settle(timeout_s=DEADLINE_S)
     assert report.settled
     assert report.at_t0 == {doubling.KERNEL: "no C compiler"}
     assert daemon.asked("EnsureKernels") == []
@@ -304,16 +305,18 @@ def test_a_kernel_that_gets_variants_after_all_is_asked_for(
     daemon.plan(doubling.program(), doubling.plan())
     daemon.publish(doubling.table(variants=(), reason="quarantined by an operator"))
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.want({"s0": 5000})
-    assert nearhint.settle(timeout_s=10).at_t0 == {doubling.KERNEL: "quarantined by an operator"}
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t0 == {
+        doubling.KERNEL: "quarantined by an operator"
+    }
     daemon.artifact(doubling.BINARY)
     daemon.wait_asked("WatchTables")
     daemon.publish(doubling.table(64, generation=2))
     daemon.wait_asked("EnsureKernels")
-    assert nearhint.settle(timeout_s=0.1).pending == (doubling.KERNEL,)
+    assert so_far().pending == (doubling.KERNEL,)
     daemon.publish(doubling.table(64, 4096, generation=3))
-    assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
 
 
 def test_a_bucket_that_comes_after_its_operation_failed_is_at_t2(
@@ -323,12 +326,14 @@ def test_a_bucket_that_comes_after_its_operation_failed_is_at_t2(
     daemon.wait_asked("EnsureKernels")
     (operation,) = daemon.store.operations
     daemon.finish(operation, error="the device has no memory left")
-    assert nearhint.settle(timeout_s=10).at_t0 == {doubling.KERNEL: "the device has no memory left"}
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t0 == {
+        doubling.KERNEL: "the device has no memory left"
+    }
     before = handle.snapshot
     daemon.wait_asked("WatchTables")
     daemon.publish(doubling.table(64, 4096, generation=2))
     eventually(lambda: handle.snapshot is not before)
-    assert nearhint.settle(timeout_s=10).at_t2 == (doubling.KERNEL,)
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
 
 
 def test_settle_gives_up_on_a_bucket_whose_operation_failed(
@@ -338,13 +343,13 @@ def test_settle_gives_up_on_a_bucket_whose_operation_failed(
     daemon.wait_asked("EnsureKernels")
     (operation,) = daemon.store.operations
     daemon.finish(operation, error="a hint of 8 TiB")
-    report = nearhint.settle(timeout_s=10)
+    report = nearhint.settle(timeout_s=DEADLINE_S)
     assert report.at_t0 == {doubling.KERNEL: "a hint of 8 TiB"}
 
 
 def test_settle_without_a_daemon_neither_waits_nor_raises() -> None:
     handle = session_for(None, doubling.DEVICE).register(doubling.program())
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     report = nearhint.settle(timeout_s=60)
     assert report.settled
     assert report.at_t0 == {"doubling": "no_address"}
@@ -356,7 +361,7 @@ def test_disable_switches_everything_off(
     monkeypatch.setenv("NEARHINT_ADDRESS", daemon.address)
     monkeypatch.setenv("NEARHINT_DISABLE", "1")
     handle = session_for(None, doubling.DEVICE).register(doubling.program())
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     assert nearhint.settle(timeout_s=60).at_t0 == {"doubling": "disabled"}
     assert daemon.store.asked == []
 
@@ -367,7 +372,7 @@ def test_usage_travels_as_counts(
     serve(daemon, 64)
     opened = open_session(daemon)
     handle = opened.register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     opened.count_fallback("guard")
     for _ in range(3):
         handle.count((64,), (0, 0, 1))
@@ -421,12 +426,12 @@ def test_a_flipped_byte_in_the_cache_is_fetched_again_and_never_loaded(
     daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
 ) -> None:
     serve(daemon, 64)
-    assert open_session(daemon).register(doubling.program()).wait_ready(5)
+    assert open_session(daemon).register(doubling.program()).wait_ready(DEADLINE_S)
     session.shutdown()
     (cached,) = (tmp_path / "cache").glob("??/*")
     cached.write_bytes(b"X" + doubling.BINARY[1:])
 
-    assert open_session(daemon).register(doubling.program()).wait_ready(5)
+    assert open_session(daemon).register(doubling.program()).wait_ready(DEADLINE_S)
     assert len(daemon.asked("FetchArtifact")) == 2
     assert loaded == [doubling.BINARY, doubling.BINARY]
 
@@ -437,7 +442,7 @@ def test_an_artifact_with_another_hash_is_never_loaded(
     serve(daemon, 64)
     daemon.corrupt(daemon.artifact(doubling.BINARY))
     handle = open_session(daemon).register(doubling.program())
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
     assert loaded == []
     assert handle.snapshot is not None
     assert handle.snapshot.choose(0, (64,)).kernel is None
@@ -451,9 +456,9 @@ def test_a_plan_that_contradicts_the_program_is_refused(
     bad = doubling.plan()
     daemon.plan(program, type(bad)(bad.program, "cpu", "x", (doubling.launch(nodes=(7,)),)))
     handle = open_session(daemon).register(program)
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     assert handle.snapshot is None
-    assert nearhint.settle(timeout_s=5).at_t0 == {"doubling": "answer_invalid"}
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t0 == {"doubling": "answer_invalid"}
 
 
 @pytest.mark.parametrize("rpc", ["RegisterProgram", "GetTables", "FetchArtifact", "WatchTables"])
@@ -464,7 +469,7 @@ def test_a_daemon_that_refuses_costs_a_fallback_and_no_exception(
     serve(daemon, 64)
     daemon.fail(rpc, status)
     handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(5)
+    handle.wait_ready(DEADLINE_S)
     handle.want({"s0": 77})
     daemon.wait_asked(rpc)
     if rpc != "WatchTables":
@@ -482,7 +487,7 @@ def test_a_binary_that_did_not_come_is_not_asked_for_again_with_each_table(
     serve(daemon, 64)
     daemon.fail("FetchArtifact", grpc.StatusCode.DATA_LOSS)
     handle = open_session(daemon).register(doubling.program())
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
     handle.want({"s0": 64})
 
     def served() -> int:
@@ -493,7 +498,7 @@ def test_a_binary_that_did_not_come_is_not_asked_for_again_with_each_table(
         daemon.publish(doubling.table(64, generation=generation))
         eventually(partial(lambda wanted: served() == wanted, generation))
     assert len(daemon.asked("FetchArtifact")) == 1
-    assert nearhint.settle(timeout_s=0.1).pending == (doubling.KERNEL,)
+    assert so_far().pending == (doubling.KERNEL,)
 
 
 def test_an_absent_daemon_is_noticed_at_once(tmp_path: Path) -> None:
@@ -509,7 +514,7 @@ def test_a_socket_that_others_may_write_to_is_refused(
     serve(daemon, 64)
     daemon.socket.chmod(0o666)
     handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(5)
+    assert not handle.wait_ready(DEADLINE_S)
     assert daemon.store.asked == []
     assert session.counters.seen()["path_untrusted"] >= 1
 
@@ -528,7 +533,7 @@ def test_a_thread_that_could_not_be_started_is_started_with_the_next_work(
         handle = opened.register(doubling.program())
     assert session.counters.seen()["engine_not_started"] == 1
     handle.want({"s0": 64})
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
 
 
 def test_status_tells_a_readiness_probe(daemon: FakeDaemon, loaded: list[bytes]) -> None:
@@ -537,7 +542,7 @@ def test_status_tells_a_readiness_probe(daemon: FakeDaemon, loaded: list[bytes])
     handle = open_session(daemon).register(doubling.program())
     assert not nearhint.status().ready
     gate.set()
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
     status = nearhint.status()
     assert (status.ready, status.connected) == (True, True)
     assert (status.programs, status.planned, status.kernels, status.tables, status.artifacts) == (
