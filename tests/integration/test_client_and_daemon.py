@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.integration.waiting import DEADLINE_S
 
 import nearhint
 from nearhint import config, session
@@ -133,20 +134,19 @@ def tier(handle: ProgramHandle) -> int:
 def test_a_second_process_is_at_t2_at_once_and_compiles_nothing(
     tuned: Daemon, handle: ProgramHandle
 ) -> None:
-    compiles = tuned.status().compiles_run
-    before = session.counters.on_this_thread()
-    assert handle.wait_ready(5)
+    compiles, before = tuned.status().compiles_run, session.counters.on_this_thread()
+    assert handle.wait_ready(DEADLINE_S)
     assert tier(handle) == 2
-    report = nearhint.settle(timeout_s=5)
+    report = nearhint.settle(timeout_s=DEADLINE_S)
     assert report.settled
     assert tuned.status().compiles_run == compiles
-    assert session.counters.on_this_thread()[0] == before[0]
+    assert session.counters.on_this_thread()[0] == before[0]  # none but the engine's thread asked
 
 
 def test_a_stopped_daemon_changes_nothing_for_the_model(
     tuned: Daemon, handle: ProgramHandle
 ) -> None:
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
     tuned.signal(signal.SIGSTOP)
     try:
         before = session.counters.on_this_thread()
@@ -177,12 +177,12 @@ def test_a_first_process_meets_a_stopped_daemon_and_goes_on_at_t0(tuned: Daemon)
 def test_a_killed_and_restarted_daemon_has_lost_nothing(
     tuned: Daemon, handle: ProgramHandle
 ) -> None:
-    assert handle.wait_ready(5)
+    assert handle.wait_ready(DEADLINE_S)
     before = tuned.status()
     tuned.kill()
     assert tier(handle) == 2
     absent = session_for(tuned.address, cpu_device(), device_index=1).register(DOUBLE)
-    assert not absent.wait_ready(5)
+    assert not absent.wait_ready(DEADLINE_S)
     tuned.start()
     after = tuned.status()
     assert after.measurements >= before.measurements
