@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import time
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlite_utils import Database
-from tests.unit.daemon.stores import KERNEL, MEASUREMENT, Seen, direct, with_store
+from tests.unit.daemon.stores import KERNEL, LIMIT_S, MEASUREMENT, Seen, direct, with_store
 
 from nearhint_compiler.ir.text import kernel_id, parse_kernel
 from nearhint_compiler.schedule import parse_schedule
@@ -236,18 +236,26 @@ def test_a_transaction_is_immediate(tmp_path: Path) -> None:
     second.close()
 
 
-def test_writes_that_wait_are_committed_together_and_answered_afterwards(tmp_path: Path) -> None:
-    async def scenario(store: Store, seen: Seen) -> None:
-        def slow(tx: Writing) -> int:
-            time.sleep(0.005)
-            return tx.put(MetaRow("slow", "1"))
+def test_writes_that_wait_are_committed_together_and_answered_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearhint_daemon.store.writer.BATCH_S", LIMIT_S)
 
-        before = len(seen.batches)
-        await asyncio.gather(
-            store.write(slow),
-            *(store.write(lambda tx, n=n: tx.put(MetaRow(f"m{n}", "1"))) for n in range(50)),  # type: ignore[misc]
+    async def scenario(store: Store, seen: Seen) -> None:
+        are_queued = threading.Event()
+        slow = asyncio.create_task(
+            store.write(lambda tx: are_queued.wait(LIMIT_S) and tx.put(MetaRow("slow", "1")))
         )
-        assert len(seen.batches) - before <= 5
+        waiting = [
+            asyncio.create_task(store.write(lambda tx, n=n: tx.put(MetaRow(f"m{n}", "1"))))  # type: ignore[misc]
+            for n in range(50)
+        ]
+        before = len(seen.batches)
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in (slow, *waiting))
+        are_queued.set()
+        await asyncio.gather(slow, *waiting)
+        assert [batch.size for batch in seen.batches[before:]] == [51]
         assert await store.read(lambda reading: reading.count(MetaRow)) >= 51
 
     with_store(tmp_path, scenario)
