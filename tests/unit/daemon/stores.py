@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nearhint_daemon.store import Batch, Store, database
+from nearhint_daemon.store import Batch, Store, database, writer
 from nearhint_daemon.store.rows import KernelRow, MeasurementRow
 
 LIMIT_S = 10.0
@@ -57,6 +57,11 @@ def with_store(folder: Path, scenario: Callable[[Store, Seen], Awaitable[None]])
 
 def direct(folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(folder / database.FILE_NAME)
+
+
+def with_patient_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit takes all that waits, also on a machine where a piece of work takes long."""
+    monkeypatch.setattr(writer, "BATCH_S", LIMIT_S)
 
 
 class Commit:

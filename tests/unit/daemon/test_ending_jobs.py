@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.daemon.stores import with_patient_commits
 from tests.unit.daemon.test_jobs import left_running, spec, with_queue
 
 from nearhint_daemon.errors import NoVariant, StoreReadOnly
@@ -359,6 +360,7 @@ def test_what_waits_of_an_operation_is_cancelled_in_few_commits(
         return commit(writer, *given)
 
     monkeypatch.setattr(Writer, "_commit", counted)
+    with_patient_commits(monkeypatch)
 
     async def scenario(queue: JobQueue, store: Store) -> None:
         operations = Operations(queue, clock=time.time)

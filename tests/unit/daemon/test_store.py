@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 from sqlite_utils import Database
-from tests.unit.daemon.stores import KERNEL, LIMIT_S, MEASUREMENT, Seen, direct, with_store
+from tests.unit.daemon.stores import (
+    KERNEL,
+    LIMIT_S,
+    MEASUREMENT,
+    Seen,
+    direct,
+    with_patient_commits,
+    with_store,
+)
 
 from nearhint_compiler.ir.text import kernel_id, parse_kernel
 from nearhint_compiler.schedule import parse_schedule
@@ -239,7 +247,7 @@ def test_a_transaction_is_immediate(tmp_path: Path) -> None:
 def test_writes_that_wait_are_committed_together_and_answered_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearhint_daemon.store.writer.BATCH_S", LIMIT_S)
+    with_patient_commits(monkeypatch)
 
     async def scenario(store: Store, seen: Seen) -> None:
         are_queued = threading.Event()

@@ -15,6 +15,7 @@ from tests.unit.daemon.stores import (
     Commit,
     Seen,
     cancelled_in_the_queue,
+    with_patient_commits,
     with_store,
 )
 from tests.unit.rules.tables import table
@@ -90,7 +91,11 @@ def test_who_went_away_while_a_table_was_committed_holds_it_until_then(tmp_path:
     with_store(tmp_path, scenario)
 
 
-def test_a_policy_holds_that_was_committed_while_its_operator_went_away(tmp_path: Path) -> None:
+def test_a_policy_holds_that_was_committed_while_its_operator_went_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_patient_commits(monkeypatch)
+
     class NoWorkers:
         devices = ("cpu",)
 
