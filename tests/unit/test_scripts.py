@@ -15,7 +15,10 @@ SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf
     "scripts"
 ]
 INTERRUPTED = 130
-INTERRUPT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+INTERRUPT = """import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+os.kill(os.getpid(), signal.SIGINT)
+"""
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
