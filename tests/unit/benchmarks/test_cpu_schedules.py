@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+import torch
 from tests.benchmarks.cpu_schedules import parser, run
 from tests.unit.compiler.kernels import KERNELS
 
@@ -13,6 +16,14 @@ SCHEDULES = [
     "cpu.columns axis=0 lanes=4 unroll=2 split=1",
     "cpu.columns axis=0 lanes=3 unroll=2 split=1",
 ]
+
+
+@pytest.fixture(autouse=True)
+def threads_as_they_were() -> Iterator[None]:
+    """The script sets how many torch has, for the whole process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def test_every_schedule_that_can_be_is_timed_and_right(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.bars import NEXT_JOB_S, NOTICED_S, SLACK
+from tests.descriptors import descriptors
 
 from nearhint_daemon.workers.errors import (
     PoolStopped,
@@ -350,12 +351,12 @@ def test_who_wants_a_device_whose_worker_is_starting_is_heard(
 async def test_descriptors_do_not_grow_with_crashes(folder: Path) -> None:
     async with pool(folder) as watched:
         await watched.run("hello")
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         for _ in range(5):
             with pytest.raises(WorkerDied):
                 await watched.run("exit 1")
         await watched.run("hello")
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() <= before
 
 
 @pytest.mark.parametrize("lacks", ["folder", "process"])
@@ -368,10 +369,10 @@ def test_a_worker_that_the_system_cannot_start_says_so_and_leaves_nothing(
 
     async def scenario() -> None:
         few = CompilePool(1, command=command(scratch))
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         with pytest.raises(WorkerStartFailed, match="No such file"):
             await few.toolchain()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() <= before
         await few.stop()
 
     asyncio.run(scenario())
