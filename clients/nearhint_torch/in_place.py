@@ -68,8 +68,8 @@ def _select(graph: fx.Graph) -> bool:
     """Makes items of `unbind` the views that they are, which updates by `select_scatter` name."""
     taken = [node for node in graph.nodes if op_name(node.target) == "aten.unbind.int"]
     for unbound in taken:
-        source, dim = (*unbound.args, 0)[:2]
-        dim %= source.meta["val"].dim()
+        source, *given = unbound.args
+        dim = (given[0] if given else 0) % source.meta["val"].dim()
         for item in list(unbound.users):
             with graph.inserting_before(item):
                 part = graph.call_function(_aten.select.int, (source, dim, item.args[1]))

@@ -340,7 +340,9 @@ class _WithinRange(_Run):
                 for factor, other in ((left, right), (right, left)):
                     may_be_zero = self._may_be_zero(values[factor], scales[factor])
                     value = np.where(np.isinf(values[other]) & may_be_zero, np.nan, value)
-        return value
+                return value
+            case _:
+                return value
 
     def _may_be_zero(self, value: Array, scale: Array) -> Array:
         """By its tolerance."""
