@@ -159,6 +159,7 @@ class Core:
         )
         self.budgets = Budgets()
         self.jobs.on_end = self.budgets.forget
+        self.jobs.is_held_up = self._is_held_up
         self.operations = Operations(self.jobs, clock=time.time)
         self.winners = Winners()
         self.tables = TableIndex(self.store, clock=time.time, on_publish=self._published)
@@ -363,7 +364,7 @@ class Core:
 
     def waiting_jobs(self) -> int:
         """Jobs that were taken up and wait for a device that is not to be used now."""
-        return self.jobs.waiting(self._is_held_up)
+        return self.jobs.waiting()
 
     def _is_held_up(self, row: JobRow) -> bool:
         target = json.loads(row.payload).get("target", "")

@@ -87,6 +87,8 @@ class JobQueue:
         self._is_running = False
         self._keeper: asyncio.Task[None] | None = None
         self.on_end: Listener = lambda row: None
+        self.is_held_up: Callable[[JobRow], bool] = lambda row: False
+        """Whether what a job needs is not to be used now, as a device by its policy."""
 
     def order_by(self, heat: Heat) -> None:
         """Says how hot a job is."""
@@ -240,20 +242,20 @@ class JobQueue:
         """Jobs that have been taken up: they are worked on, or wait in their handlers."""
         return self._lanes.running()
 
-    def waiting(self, is_held_up: Callable[[JobRow], bool]) -> int:
+    def waiting(self) -> int:
         """Those of them that no worker has, or will have next, and that something holds up."""
-        taken_up = (job for job in self._open.values() if job.task is not None)
         return sum(
-            job.hands is not None
-            and not job.hands.held
-            and not job.hands.next_up
-            and is_held_up(job.row)
-            for job in taken_up
+            job.task is not None and job.hands is not None and self._waits(job)
+            for job in self._open.values()
         )
 
     def is_idle(self) -> bool:
-        """Whether nothing is worked on, and nothing waits."""
-        return not self.running() and not any(self.depth().values())
+        """Whether nothing is worked on, and nothing waits but for what holds it up."""
+        return all(map(self._waits, self._open.values()))
+
+    def _waits(self, job: OpenJob) -> bool:
+        is_at_work = job.hands is not None and (job.hands.held or job.hands.next_up)
+        return not is_at_work and self.is_held_up(job.row)
 
     def _check_room(self, fresh: Sequence[JobSpec]) -> None:
         if len(self._open) + len(fresh) > self._limit:

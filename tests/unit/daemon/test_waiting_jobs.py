@@ -41,12 +41,18 @@ def test_a_job_waits_that_is_held_up_while_no_worker_has_it_or_will_have_it_next
 
         queue.handle("lower", work)
         await queue.ensure([spec("a"), spec("b")])
-        found: dict[str, tuple[int, int]] = {}
+        found: dict[str, list[tuple[int, bool]]] = {}
         for name, step in steps.items():
             assert await begun.get() == name
-            found[name] = queue.waiting(lambda row: True), queue.waiting(lambda row: False)
+            found[name] = []
+            for held_up in (("a", "b"), ("a",), ()):
+                queue.is_held_up = lambda row, held_up=held_up: row.key in held_up  # type: ignore[misc]
+                found[name].append((queue.waiting(), queue.is_idle()))
             step.set()
-        assert found == {"alone": (1, 0), "next_up": (0, 0), "given": (0, 0)}
+        # One that is not held up waits for the lane: its turn comes.
+        at_work = [(0, False)] * 3
+        assert found["alone"] == [(1, True), (1, False), (0, False)]
+        assert found["next_up"] == found["given"] == at_work
         assert queue.running() == 1
 
     with_queue(tmp_path, scenario)
