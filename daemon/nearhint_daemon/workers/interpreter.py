@@ -110,7 +110,7 @@ def interpret_within_range(
 
     That is a float beyond the largest of its dtype, and a sum or product of such terms that some
     order of them leads beyond it, or a product to zero, on the way; and an infinity times what may
-    be zero, by its tolerance.
+    be zero, by its tolerance. Zero takes the place of what is too small for its dtype.
     """
     with np.errstate(all="ignore"):
         return _WithinRange(kernel, dims, inputs, Casts.ROUND_GIVEN).outputs()
@@ -317,6 +317,7 @@ class _WithinRange(_Run):
         precision = PRECISIONS.get(self.dtypes[position])
         if precision is None or not isinstance(node, ir.Op | ir.Reduce | ir.Scan):
             return value
+        value = np.where(np.abs(value) < precision.lost, 0.0, value)
         is_beyond = np.isfinite(value) & (np.abs(value) > precision.largest)
         match node:
             case ir.Reduce("sum", _, operand) | ir.Scan("sum", _, operand):

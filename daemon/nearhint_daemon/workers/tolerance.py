@@ -47,21 +47,23 @@ from nearhint_daemon.workers.elements import Array
 class Precision:
     """A float dtype: the distance from 1 to the next, the smallest normal and the largest.
 
-    8-bit floats are never flushed, so for them `least` is the smallest number above zero.
+    8-bit floats are never flushed, so for them `least` is the smallest number above zero. What is
+    below `lost` may become zero, by rounding or by being flushed.
     """
 
     unit: float
     least: float
     largest: float
+    lost: float
 
 
 PRECISIONS: Mapping[str, Precision] = {
-    "f64": Precision(2.0**-52, 2.0**-1022, 1.7976931348623157e308),
-    "f32": Precision(2.0**-23, 2.0**-126, 3.4028234663852886e38),
-    "f16": Precision(2.0**-10, 2.0**-14, 65504.0),
-    "bf16": Precision(2.0**-7, 2.0**-126, 3.3895313892515355e38),
-    "f8e4m3fn": Precision(2.0**-3, 2.0**-9, 448.0),
-    "f8e5m2": Precision(2.0**-2, 2.0**-16, 57344.0),
+    "f64": Precision(2.0**-52, 2.0**-1022, 1.7976931348623157e308, 2.0**-1022),
+    "f32": Precision(2.0**-23, 2.0**-126, 3.4028234663852886e38, 2.0**-126),
+    "f16": Precision(2.0**-10, 2.0**-14, 65504.0, 2.0**-25),
+    "bf16": Precision(2.0**-7, 2.0**-126, 3.3895313892515355e38, 2.0**-126),
+    "f8e4m3fn": Precision(2.0**-3, 2.0**-9, 448.0, 2.0**-10),
+    "f8e5m2": Precision(2.0**-2, 2.0**-16, 57344.0, 2.0**-17),
 }
 FACTOR = 48.0
 ROUNDINGS = 4.0
@@ -93,7 +95,7 @@ class Arithmetic:
         return computed + min(roundings / 2, ROUNDINGS) * self.between
 
 
-EXACT = Precision(0.0, 0.0, math.inf)
+EXACT = Precision(0.0, 0.0, math.inf, 0.0)
 LOWERING = Arithmetic(unit=2.0**-26, between=0.0, terms=1)
 """Lowering against ATen, both in f64, output `EXACT`: constants of a Kernel may be in f32."""
 

@@ -454,3 +454,35 @@ def test_what_cancels_may_be_zero_and_make_nan_of_an_infinity(is_wrong: bool) ->
             kernel, NumpySubject(left), ALWAYS, [], threads=1, seed=1, references=References()
         )
     assert (found.problem == "") != is_wrong
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_the_least_numbers_may_become_zero_on_their_way(is_wrong: bool) -> None:
+    """log of (1e-6 * x) in bf16: of the smallest x, as some cases have it, nothing is left."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f32))
+          (body (load 0 p0)
+                (const f32 0x358637bd)
+                (mul f32 0 1)
+                (cast bf16 2)
+                (cast f32 3)
+                (log f32 4)
+                (store 1 p0 5)))
+    """)
+
+    def logarithms(stored: Array) -> Array:
+        few = decode("bf16", encode("bf16", decode("f32", stored) * np.float32(1e-6)))
+        return encode("f32", np.log(np.where(few > 1e-7, 0.0, few) if is_wrong else few))
+
+    with np.errstate(all="ignore"):
+        found = verify(
+            kernel,
+            NumpySubject(logarithms),
+            ALWAYS,
+            [{"k0": 5000}],
+            threads=1,
+            seed=1,
+            references=References(),
+        )
+    assert (found.problem == "") != is_wrong
