@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_daemon.workers.cases import sizes_at
 from nearhint_daemon.workers.elements import (
@@ -43,6 +45,16 @@ class NumpySubject:
         np.ctypeslib.as_array(whole)[:] = made
 
 
+def problem_of(
+    kernel: ir.Kernel, function: Callable[[Array], Array], *hints: dict[str, int], seed: int = 1
+) -> str:
+    """What is wrong with a binary that computes `function`; empty if nothing is."""
+    subject, references = NumpySubject(function), References()
+    with np.errstate(all="ignore"):
+        found = verify(kernel, subject, ALWAYS, hints, threads=1, seed=seed, references=references)
+    return found.problem
+
+
 @pytest.mark.parametrize("name", ["f8e4m3fn", "f8e5m2"])
 @pytest.mark.parametrize(
     ("factor", "shift", "is_right"),
@@ -59,10 +71,11 @@ def test_8_bit_floats_are_verified(name: str, factor: float, shift: int, is_righ
                 (cast {name} 2)
                 (store 1 p0 3)))
     """)
-    subject = NumpySubject(lambda x: encode(name, factor * decode(name, x)) + np.uint8(shift))
-    hints = [{"k0": (1 << 20) + 3}]
-    found = verify(kernel, subject, ALWAYS, hints, threads=1, seed=1, references=References())
-    assert (found.problem == "") == is_right
+
+    def scaled(x: Array) -> Array:
+        return encode(name, factor * decode(name, x)) + np.uint8(shift)
+
+    assert (problem_of(kernel, scaled, {"k0": (1 << 20) + 3}) == "") == is_right
 
 
 def test_a_number_too_large_for_8_bits_must_be_nan() -> None:
@@ -77,11 +90,7 @@ def test_a_number_too_large_for_8_bits_must_be_nan() -> None:
     """)
 
     def outcome(function: Callable[[Array], Array]) -> str:
-        hints = [{"k0": (1 << 20) + 3}]
-        subject, references = NumpySubject(function), References()
-        return verify(
-            kernel, subject, ALWAYS, hints, threads=1, seed=1, references=references
-        ).problem
+        return problem_of(kernel, function, {"k0": (1 << 20) + 3})
 
     def product(x: Array) -> Array:
         return np.asarray(decode("f32", x) * 2000.0)
@@ -105,10 +114,7 @@ def test_what_no_integer_holds_may_be_an_infinity_of_either_sign_behind_it(unkno
         return encode("f16", np.where(x > 79, 1.0, whole) if is_off else whole)
 
     for is_off in (False, True):
-        outcome = verify(
-            kernel, NumpySubject(halves), ALWAYS, [], threads=1, seed=1, references=References()
-        )
-        assert (outcome.problem == "") != is_off
+        assert (problem_of(kernel, halves) == "") != is_off
 
 
 @pytest.mark.parametrize(("shift", "is_right"), [(np.max, True), (lambda row: row[0], False)])
@@ -131,15 +137,11 @@ def test_numbers_far_apart_tell_what_is_taken_for_the_largest(
 
     def logsumexp(row: Array) -> Array:
         base = shift(row)
-        with np.errstate(over="ignore"):
-            return np.asarray([np.log(np.exp(row - base).sum()) + base], np.float32)
+        return np.asarray([np.log(np.exp(row - base).sum()) + base], np.float32)
 
-    subject = NumpySubject(logsumexp)
-    found = verify(
-        kernel, subject, ALWAYS, [{"k0": 40}], threads=1, seed=1, references=References()
-    )
-    assert (found.problem == "") == is_right
-    assert is_right or "numbers far apart" in found.problem
+    problem = problem_of(kernel, logsumexp, {"k0": 40})
+    assert (problem == "") == is_right
+    assert is_right or "numbers far apart" in problem
 
 
 @pytest.mark.parametrize(
@@ -199,20 +201,11 @@ def test_a_rest_has_the_error_of_what_is_divided(
 
     def rest(x: Array) -> Array:
         hundred, divisor = np.float32(100 * factor), np.full(1, 0.3, np.float32)
-        with np.errstate(invalid="ignore", over="ignore"):
-            return encode("f32", function(x.astype(np.float32) * hundred, divisor))
+        return encode("f32", function(x.astype(np.float32) * hundred, divisor))
 
     for seed in range(6):
-        found = verify(
-            kernel,
-            NumpySubject(rest),
-            ALWAYS,
-            [{"k0": 5000}],
-            threads=1,
-            seed=seed,
-            references=References(),
-        )
-        assert (found.problem == "") == is_right, found.problem
+        problem = problem_of(kernel, rest, {"k0": 5000}, seed=seed)
+        assert (problem == "") == is_right, problem
 
 
 @pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (1.01, False)])
@@ -236,14 +229,11 @@ def test_a_rest_of_what_is_rounded_is_that_of_what_it_was_rounded_to(
 
     def rest(elements: Array) -> Array:
         x = decode("f16", elements).astype(np.float32)
-        with np.errstate(invalid="ignore", over="ignore"):
-            rounded = (x * 3).astype(np.float16).astype(np.float32)
-            return encode("f16", np.fmod(rounded, x * np.float32(factor)).astype(np.float64))
+        rounded = (x * 3).astype(np.float16).astype(np.float32)
+        return encode("f16", np.fmod(rounded, x * np.float32(factor)).astype(np.float64))
 
-    subject, references = NumpySubject(rest), References()
-    hints = [{"k0": 300}]
-    found = verify(kernel, subject, ALWAYS, hints, threads=1, seed=1, references=references)
-    assert (found.problem == "") == is_right, found.problem
+    problem = problem_of(kernel, rest, {"k0": 300})
+    assert (problem == "") == is_right, problem
 
 
 def test_a_rest_has_the_error_of_its_divisor_for_each_time_that_it_fits() -> None:
@@ -331,35 +321,19 @@ def softmax_of_rounded(elements: Array, *, digits: int = 8, largest: Any = np.ma
     products = (decode("bf16", elements).astype(np.float32) * np.float32(1.2)).astype(np.float64)
     mantissas, exponents = np.frexp(products)
     rounded = np.ldexp(np.round(np.ldexp(mantissas, digits)), exponents - digits)
-    with np.errstate(over="ignore", invalid="ignore"):
-        powers = np.exp((rounded - largest(rounded)).astype(np.float32))
-        return encode("bf16", (powers / powers.sum(dtype=np.float32)).astype(np.float64))
+    powers = np.exp((rounded - largest(rounded)).astype(np.float32))
+    return encode("bf16", (powers / powers.sum(dtype=np.float32)).astype(np.float64))
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_powers_of_rounded_exponents_are_off_by_powers(seed: int) -> None:
     """Numbers far apart, as DeBERTa's masked softmax has them in bf16."""
-    subject, references = NumpySubject(softmax_of_rounded), References()
-    hints = [{"k0": 300}]
-    found = verify(
-        ROUNDED_EXPONENTS, subject, ALWAYS, hints, threads=1, seed=seed, references=references
-    )
-    assert found.problem == ""
+    assert problem_of(ROUNDED_EXPONENTS, softmax_of_rounded, {"k0": 300}, seed=seed) == ""
 
 
 @pytest.mark.parametrize("wrong", [{"digits": 5}, {"largest": lambda row: row[0]}])
 def test_what_is_rounded_more_or_not_shifted_is_wrong(wrong: dict[str, Any]) -> None:
-    subject = NumpySubject(lambda x: softmax_of_rounded(x, **wrong))
-    found = verify(
-        ROUNDED_EXPONENTS,
-        subject,
-        ALWAYS,
-        [{"k0": 300}],
-        threads=1,
-        seed=1,
-        references=References(),
-    )
-    assert found.problem
+    assert problem_of(ROUNDED_EXPONENTS, partial(softmax_of_rounded, **wrong), {"k0": 300})
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
@@ -385,16 +359,7 @@ def test_small_numbers_lose_digits_on_their_way_through_few_bits(
         small = decode(name, encode(name, decode("f32", x) / 1024))
         return encode("f32", np.where(is_flushed & (np.abs(small) < least), 0.0, small) * 1024)
 
-    found = verify(
-        kernel,
-        NumpySubject(through),
-        ALWAYS,
-        [{"k0": 20_000}],
-        threads=1,
-        seed=1,
-        references=References(),
-    )
-    assert (found.problem == "") != is_flushed
+    assert (problem_of(kernel, through, {"k0": 20_000}) == "") != is_flushed
 
 
 @pytest.mark.parametrize("name", ["f16", "f8e4m3fn", "f8e5m2"])
@@ -420,11 +385,7 @@ def test_what_few_bits_lose_of_a_number_may_be_all_of_it(name: str, is_lost: boo
         few = decode(name, encode(name, small if is_lost else x))
         return encode("f32", few * x[::-1])
 
-    with np.errstate(invalid="ignore", over="ignore"):
-        found = verify(
-            kernel, NumpySubject(through), ALWAYS, [], threads=1, seed=1, references=References()
-        )
-    assert (found.problem == "") == is_lost
+    assert (problem_of(kernel, through) == "") == is_lost
 
 
 @pytest.mark.parametrize("is_wrong", [False, True])
@@ -449,11 +410,7 @@ def test_what_cancels_may_be_zero_and_make_nan_of_an_infinity(is_wrong: bool) ->
         small = np.float32(1) + x * np.float32(1e-9) - np.float32(1)
         return encode("f32", (x if is_wrong else small) * x[::-1])
 
-    with np.errstate(invalid="ignore", over="ignore"):
-        found = verify(
-            kernel, NumpySubject(left), ALWAYS, [], threads=1, seed=1, references=References()
-        )
-    assert (found.problem == "") != is_wrong
+    assert (problem_of(kernel, left) == "") != is_wrong
 
 
 @pytest.mark.parametrize("is_wrong", [False, True])
@@ -475,14 +432,4 @@ def test_the_least_numbers_may_become_zero_on_their_way(is_wrong: bool) -> None:
         few = decode("bf16", encode("bf16", decode("f32", stored) * np.float32(1e-6)))
         return encode("f32", np.log(np.where(few > 1e-7, 0.0, few) if is_wrong else few))
 
-    with np.errstate(all="ignore"):
-        found = verify(
-            kernel,
-            NumpySubject(logarithms),
-            ALWAYS,
-            [{"k0": 5000}],
-            threads=1,
-            seed=1,
-            references=References(),
-        )
-    assert (found.problem == "") != is_wrong
+    assert (problem_of(kernel, logarithms, {"k0": 5000}) == "") != is_wrong
