@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from dataclasses import replace
@@ -32,28 +33,54 @@ async def evict(daemon: Running, row: VariantRow) -> None:
     daemon.core.store.files.remove(row.artifact)
 
 
+def losing(
+    daemon: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    state: str,
+    most: float = math.inf,
+    is_late: bool = False,
+) -> list[str]:
+    """Variants in a state that lose their binaries once, as a worker is to have them or just has
+    them, and at most so many."""
+    gone: list[str] = []
+    candidate = daemon.core.variants.candidate
+
+    async def candidate_of(row: VariantRow) -> worker_pb2.Candidate:
+        is_lost = row.state == state and row.id not in gone and len(gone) < most
+        if is_lost:
+            gone.append(row.id)
+        if is_lost and not is_late:
+            await evict(daemon, row)
+        found = await candidate(row)
+        if is_lost and is_late:
+            await evict(daemon, row)
+        return found
+
+    monkeypatch.setattr(daemon.core.variants, "candidate", candidate_of)
+    return gone
+
+
+async def fetchable(
+    daemon: Running, registered: kernel_service_pb2.RegisterProgramResponse
+) -> set[str]:
+    """The Variants of a Program's Table, each of whose binaries a client can have."""
+    (table,) = await daemon.client.tables_of(registered)
+    for variant in table.variants:
+        assert await daemon.client.fetch(variant.artifact.sha256)
+    return {variant.id for variant in table.variants}
+
+
 def test_a_binary_that_went_before_it_was_verified_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:
-            gone: list[str] = []
-            candidate = daemon.core.variants.candidate
-
-            async def candidate_of(row: VariantRow) -> worker_pb2.Candidate:
-                if row.state == "compiled" and row.id not in gone:
-                    gone.append(row.id)
-                    await evict(daemon, row)
-                return await candidate(row)
-
-            monkeypatch.setattr(daemon.core.variants, "candidate", candidate_of)
+            gone = losing(daemon, monkeypatch, state="compiled")
             registered = await daemon.client.register(chain(1))
             await daemon.client.tuned(registered, 64)
             assert daemon.compile.asked["compile_variant"] == 2 * len(gone)
-            (table,) = await daemon.client.tables_of(registered)
-            assert {variant.id for variant in table.variants}.intersection(gone)
-            for variant in table.variants:
-                assert await daemon.client.fetch(variant.artifact.sha256)
+            assert (await fetchable(daemon, registered)).intersection(gone)
 
     asyncio.run(scenario())
 
@@ -65,24 +92,11 @@ def test_a_binary_that_goes_while_it_is_timed_is_made_again(
 
     async def scenario() -> None:
         async with running(tmp_path) as daemon:
-            gone: list[str] = []
-            candidate = daemon.core.variants.candidate
-
-            async def candidate_of(row: VariantRow) -> worker_pb2.Candidate:
-                found = await candidate(row)
-                if row.state == "verified" and not gone:
-                    gone.append(row.id)
-                    await evict(daemon, row)
-                return found
-
-            monkeypatch.setattr(daemon.core.variants, "candidate", candidate_of)
+            gone = losing(daemon, monkeypatch, state="verified", most=1, is_late=True)
             registered = await daemon.client.register(chain(1))
             quick = kernel_service_pb2.EFFORT_QUICK
             assert (await daemon.client.tuned(registered, 64, effort=quick)).failed == 0
-            (table,) = await daemon.client.tables_of(registered)
-            assert {variant.id for variant in table.variants}.issuperset(gone)
-            for variant in table.variants:
-                assert await daemon.client.fetch(variant.artifact.sha256)
+            assert (await fetchable(daemon, registered)).issuperset(gone)
 
     asyncio.run(scenario())
 

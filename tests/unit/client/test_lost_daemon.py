@@ -552,7 +552,7 @@ def test_a_target_that_changes_under_a_process_is_asked_about_for_all_its_progra
     serve(daemon, 64)
     opened = session_for(daemon.address, doubling.DEVICE)
     first = opened.register(doubling.program())
-    assert first.wait_ready(5)
+    assert first.wait_ready(DEADLINE_S)
     first.want({"s0": 64})
     daemon.wait_asked("WatchTables")
     other = doubling.program("other", high=100)
