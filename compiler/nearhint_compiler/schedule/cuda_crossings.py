@@ -15,7 +15,7 @@ from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two
 from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts, facts_of
-from nearhint_compiler.schedule.cuda_pieces import SINGLE_TRIPLE, single_piece
+from nearhint_compiler.schedule.cuda_pieces import SINGLE_TRIPLE, is_packable, single_piece
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
 
@@ -29,6 +29,9 @@ have, and 7.4 by the best that they have."""
 COLUMNS = (8, 512)
 """Elements of the shortest column that is stored for which they are, and of the longest, beyond
 which no program holds twice as many."""
+PACKED_LIMIT = 1 << 16
+"""Elements of the longest row for which they are where narrow elements are held as they are read:
+its bucket ends where the longest of these do."""
 NEARER = 1.15
 """How much longer a row is than such a block of which the pieces are one fewer than at its far end:
 a binary cross entropy of 24 691 rows of 277 in f16 took 18.8 µs in five and 24.0 in six."""
@@ -67,7 +70,7 @@ def _rows(facts: Facts, share: float) -> Iterator[int]:
             yield int(share * nearer)
     elif is_many and facts.length < LEAST:
         yield int(share * _far_end(facts))
-    elif LEAST <= facts.length <= PERSISTENT_LIMIT:
+    elif LEAST <= facts.length <= (PACKED_LIMIT if is_packable(facts) else PERSISTENT_LIMIT):
         longer = int(share * _far_end(facts))
         yield longer - longer % SIZE_MULTIPLE
 

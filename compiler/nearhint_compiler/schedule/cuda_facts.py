@@ -65,7 +65,7 @@ FUNCTIONS = frozenset({
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold", "pieces", "runs", "reuse", "unit", "multiple",
-    "apart", "back", "anew", "together", "held", "keep",
+    "apart", "back", "anew", "packed", "together", "held", "keep",
     "weights", "tiles",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""

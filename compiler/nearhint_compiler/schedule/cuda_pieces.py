@@ -6,7 +6,8 @@ so all of a row is asked for at once, and accumulators are those of one piece.
 
 How much a thread holds matters more than a few lanes in vain: with more than half of its registers,
 too few programs are there to hide what each of them waits for. Rows that are longer than any such
-block are the exception: a processor holds one.
+block are the exception: a processor holds one, or two. Narrow elements of such rows are held two in
+a register, and widened anew each time (`packed`): so rows of up to 98 304 of them are read once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from nearhint_compiler.schedule.blocks import covering
-from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts
+from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts, is_own, row_loads
 from nearhint_compiler.schedule.schedule import Schedule
 
 LEAST, MOST = 3, 8
@@ -29,11 +30,24 @@ NARROW, WIDE, AT_MOST = 32, 24, 48
 """Elements that a thread shall hold of a row, narrow ones and wide ones, and how many it may."""
 NARROW_LANES = 8
 WARPS = (1, 2, 4, 8, 16)
-LONGEST_HELD, LONG_AT_MOST, LONG_WARPS = 32_768, 56, (16, 32)
+LONGEST_HELD, LONG_AT_MOST, LONG_WARPS = 32_768, 32, (16, 32)
 """The longest row that a program holds, which has a processor for itself; elements of it that a
 thread has at most, and warps. Of 1090 rows of 29 885 in f32 a softmax takes 92 µs so, 107 in walks
 and 108 in teams; of 2251 of 17 746 in bf16 56, 69 and 104. Longer ones gain little: 88 µs for 89
 with 44 786 columns in f32, in bf16 nothing (tests/benchmarks/gpu_schedules.py, on an H100)."""
+LONGEST_NARROW, NARROW_AT_MOST = 36_864, {16: 72, 32: 56}
+"""The same of narrow elements, and how many a thread has at most by warps."""
+PACKED, PACKED_MOST = 2, 24
+"""Bytes of elements that are held two in a register, and pieces of a row of such."""
+PACKED_REGISTERS = {16: 96, 32: 48, 8: 72}
+"""Registers of such elements that a thread has at most, by warps, the best first. µs, with the best
+without beside it (tests/benchmarks/gpu_schedules.py, on an H100): softmaxes in bf16 of 2315 of
+25 911 81.8 and 92.3, of 1213 of 49 455 87.2 and 94.5, of 965 of 62 239 86.4 and 95.7, of 800 of
+84 882 100.2 and 123.9; layer norms of 1459 of 41 152 89.2 and 100.3, of 41 148 101.2 and 115.1, RMS
+norms of as many 170.9 and 181.2."""
+PACKED_WEIGHTED, PACKED_ODD = {16: 13, 32: PACKED_MOST, 8: 18}, 53_248
+"""Pieces of rows beside weights at most, by warps, and how long they are if weights are no vectors:
+a layer norm of 965 of 62 239 took 124 µs so, and 122 in walks."""
 SIDE_THREADS, SIDE_HELD, SIDE_WARPS = 4, 16, (2, 4)
 """Threads of a short row at least, elements that each shall hold of it, and warps of programs with
 several such rows, the more where twice the threads have a row."""
@@ -74,14 +88,37 @@ def long_in_pieces(facts: Facts) -> Iterator[Schedule]:
     that a processor has, or of half of them: no other row is under way there, but a row is read
     once, and nobody waits for another processor.
     """
-    length = _whole(facts)
-    if facts.has_scan or facts.length <= PERSISTENT_LIMIT or length > LONGEST_HELD:
+    length, is_narrow = _whole(facts), facts.lanes >= NARROW_LANES
+    if facts.has_scan or facts.length <= PERSISTENT_LIMIT:
         return
-    for warps in LONG_WARPS:
+    yield from _packed(facts, length)
+    for warps in LONG_WARPS if length <= (LONGEST_NARROW if is_narrow else LONGEST_HELD) else ():
+        size = 32 * warps * facts.lanes
+        pieces, most = -(-length // size), NARROW_AT_MOST[warps] if is_narrow else LONG_AT_MOST
+        if pieces >= LEAST and pieces * facts.lanes <= most:
+            yield from _forms(facts, size, warps, pieces, ({},))
+
+
+def is_packable(facts: Facts) -> bool:
+    """Whether long rows may be held as they were read: all of their own are narrow, and used more
+    than once, in no order.
+    """
+    own = [access.itemsize for access in row_loads(facts.accesses) if is_own(access)]
+    is_other = facts.has_scan or facts.has_arg_groups or facts.gathers or facts.only_reads
+    return facts.lanes >= NARROW_LANES and {*own} == {PACKED} and not is_other
+
+
+def _packed(facts: Facts, length: int) -> Iterator[Schedule]:
+    is_weighted = facts.row_loads > facts.own_loads
+    if not is_packable(facts) or (is_weighted and not facts.divisible and length > PACKED_ODD):
+        return
+    most = PACKED_WEIGHTED if is_weighted else dict.fromkeys(LONG_WARPS, PACKED_MOST)
+    for warps in most:
         size = 32 * warps * facts.lanes
         pieces = -(-length // size)
-        if LEAST <= pieces <= MOST and pieces * facts.lanes <= LONG_AT_MOST:
-            yield from _forms(facts, size, warps, pieces, ({},))
+        registers = pieces * facts.lanes * facts.own_loads * PACKED // 4
+        if LEAST <= pieces <= most[warps] and registers <= PACKED_REGISTERS[warps]:
+            yield from _forms(facts, size, warps, pieces, ({"packed": 1},))
 
 
 def _forms(

@@ -141,7 +141,8 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     itemsize = max((access.itemsize for access in found), default=4)
     # In pieces one is computed at a time, and the others wait as they were loaded.
     waiting = min(2, loads) * itemsize / 4 if schedule.get("pieces", 0) else min(4, loads)
-    registers = BASE_REGISTERS + wide * each * (1 + waiting)
+    computed = 0 if schedule.get("packed", 0) else 1
+    registers = BASE_REGISTERS + wide * each * (computed + waiting)
     # What a team, a turn or a scan loads ahead stays in registers.
     is_walked = schedule.family in ("cuda.looped", "cuda.split", "cuda.tiled_looped")
     ahead = schedule.get("ahead", 1) - 1 if is_walked else 0

@@ -23,15 +23,23 @@ def _combine_max_nan(a, b):
 
 
 @triton.jit
+def _exp_flushed(x):
+    y = x * 1.4426950408889634
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [y], tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
 def _exp_below(a, b):
     # exp(a - b) for a <= b, 1 where both are the same infinity.
-    return tl.where(a == b, 1.0, tl.exp(a - b))
+    return tl.where(a == b, 1.0, _exp_flushed(a - b))
 
 
 @triton.jit
 def _online_softmax(m, s, x):
     # One exponential: either the sum or the new term keeps its scale.
-    e = tl.where(m == x, 1.0, tl.exp(tl.abs(x - m) * -1.0))
+    e = tl.where(m == x, 1.0, _exp_flushed(tl.abs(x - m) * -1.0))
     return tl.maximum(m, x, propagate_nan=tl.PropagateNan.ALL), tl.where(x > m, s * e + 1.0, s + e)
 
 
@@ -41,8 +49,8 @@ def _online_softmax_group(m, s, x):
     last: tl.constexpr = len(x.shape) - 1
     top = tl.maximum(m, tl.reduce(x, last, _combine_max_nan), propagate_nan=tl.PropagateNan.ALL)
     base = tl.where(tl.abs(top) == float("inf"), 0.0, top)
-    terms = tl.exp(x - tl.expand_dims(base, last))
-    return top, s * tl.exp(m - base) + tl.reduce(terms, last, _combine_sum)
+    terms = _exp_flushed(x - tl.expand_dims(base, last))
+    return top, s * _exp_flushed(m - base) + tl.reduce(terms, last, _combine_sum)
 
 
 @triton.jit
@@ -94,13 +102,13 @@ def nearhint_bb7fc7a3261d(a0, a1, k0, k1, X: tl.constexpr, R: tl.constexpr):
         v0 = tl.load(a0 + (rword + rlane), rmask, other=float("-inf"), eviction_policy="evict_first")
         v1 = v0.to(tl.float32)
         v3 = v1 - v2
-        v4 = tl.exp(v3)
-        v6 = v4 / v5
+        v4 = _exp_flushed(v3)
+        v6 = v4 * (1.0 / v5)
         v7 = v6.to(tl.float16)
         tl.store(a1 + (tl.broadcast_to((rword + rlane), [X, R])), tl.broadcast_to(v7, [X, R]), rmask, eviction_policy="evict_first")
     e1 = e0.to(tl.float32)
     e3 = e1 - v2
-    e4 = tl.exp(e3)
-    e6 = e4 / v5
+    e4 = _exp_flushed(e3)
+    e6 = e4 * (1.0 / v5)
     e7 = e6.to(tl.float16)
     tl.store(a1 + (tl.broadcast_to(((k1 * p0) + er0), [X, R // 8])), tl.broadcast_to(e7, [X, R // 8]), emask, eviction_policy="evict_first")

@@ -26,6 +26,14 @@ def _combine_max_nan(a, b):
 
 
 @triton.jit
+def _exp_flushed(x):
+    y = x * 1.4426950408889634
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [y], tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
 def nearhint_538eedab8e7e(a0, a1, a2, k0, k1, X: tl.constexpr, R: tl.constexpr):
     pid = tl.program_id(0)
     x = pid * X + tl.arange(0, X)[:, None]
@@ -44,8 +52,8 @@ def nearhint_538eedab8e7e(a0, a1, a2, k0, k1, X: tl.constexpr, R: tl.constexpr):
     v6 = tl.where(v4, v3, v5)
     v7 = tl.reduce(tl.where(rmask, tl.broadcast_to(v6, [X, R]), tl.full([X, R], float("-inf"), tl.float32)), 1, _combine_max_nan, keep_dims=True)
     v8 = v6 - v7
-    v9 = tl.exp(v8)
+    v9 = _exp_flushed(v8)
     v10 = tl.reduce(tl.where(rmask, tl.broadcast_to(v9, [X, R]), tl.full([X, R], 0.0, tl.float32)), 1, _combine_sum, keep_dims=True)
-    v11 = v9 / v10
+    v11 = v9 * (1.0 / v10)
     v12 = v11.to(tl.float16)
     tl.store(a2 + (tl.broadcast_to(((k1 * p0) + r0), [X, R])), tl.broadcast_to(v12, [X, R]), xmask & rmask)

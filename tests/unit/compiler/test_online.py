@@ -90,4 +90,4 @@ def test_a_sum_that_f32_would_show_has_terms_without_a_bias(name: str, suffix: s
         f"{each}{suffix}" for each in names
     }
     assert ("_exp_term" in helpers) == bool(suffix)
-    assert ("= tl.exp(" in source) == (not suffix)
+    assert ("= _exp_flushed(" in source) == (not suffix)

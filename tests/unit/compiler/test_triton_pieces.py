@@ -67,6 +67,15 @@ def reused(kernel: str, *dims: tuple[int, ...]) -> list[Case]:
     return [Case(kernel, text, each) for text in texts for each in dims]
 
 
+def packed(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Rows whose narrow elements are held as they were read, flat and in words beside edges."""
+    texts = (
+        f"cuda.persistent x=2 r=32 warps=1 {ANY} pieces=5 packed=1",
+        f"cuda.persistent x=1 r=128 warps=1 {ALIGNED} words=1 pieces=3 packed=1",
+    )
+    return [Case(kernel, text, each, special) for text in texts for each in dims]
+
+
 def columns(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
     """Columns in pieces of some rows each, or one."""
     texts = (
@@ -126,6 +135,15 @@ CASES = [
     *numerics.filled(-float("inf"), *numerics.rows("entropy_bf16", (2, 37))),
     *numerics.filled(float("inf"), *reused("entropy_bf16", (2, 37))),
     *reused("entropy_bf16", (5, 37), (3, 150)),
+    *packed("entropy_bf16", (3, 5), (2, 150)),
+    *packed("softmax_f16", (3, 1), (2, 155)),
+    *packed("softmax_f16", (3, 131), special=True),
+    *packed("layer_norm_dynamic_bf16", (3, 7), (2, 141)),
+    Case(
+        "residual_rms_norm_bf16",
+        f"cuda.persistent x=1 r=1024 warps=1 {ALIGNED} pieces=4 packed=1",
+        (3,),
+    ),
 ]
 
 
@@ -146,7 +164,12 @@ def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Resul
             "standardised_columns_f32",
             "cuda.cooperative x=4 r=4 splits=2 teams=1 warps=1 {} pieces=2",
         ),
-        ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=9"),
+        ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=25"),
+        ("softmax_f16", "cuda.persistent x=1 r=32 warps=1 {} packed=1"),
+        ("softmax_f16", "cuda.looped x=1 r=32 warps=1 {} pieces=3 packed=1"),
+        ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3 packed=1"),
+        ("row_cumsum_bf16", "cuda.persistent x=1 r=32 warps=1 {} pieces=3 packed=1"),
+        ("embedded_layer_norm_f16", "cuda.persistent x=1 r=256 warps=1 {} pieces=3 packed=1"),
         ("softmax_f32", "cuda.persistent x=1 r=128 warps=1 {} turns=4 words=1 pieces=3"),
         ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} pieces=3 block_pointers=1"),
         ("softmax_f32", "cuda.persistent x=1 r=32 warps=1 {} runs=8"),

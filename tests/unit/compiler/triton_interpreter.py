@@ -81,7 +81,15 @@ def in_phase(word: Any, following: Any, phase: Any) -> Any:
     return np.take_along_axis(words, places, axis=-1).reshape(shape)
 
 
+def widened(pairs: Any, *_: Any) -> Any:
+    """The bits of the f32 that bf16 are, of which numpy knows those alone."""
+    bits = (pairs.handle.data.astype(np.uint32) << 16).view(np.int32)
+    return tl.tensor(TensorHandle(bits, tl.int32), tl.block_type(tl.int32, pairs.shape))
+
+
 INSTRUCTIONS = {
+    "shl.b32": widened,
+    "xor.b32": lambda pairs, _: pairs,
     "ex2.approx.ftz.f32": from_numpy(np.exp2),
     **dict.fromkeys(("mov.b32", "mov.b64"), from_numpy(np.copy)),
     ".reg": from_numpy(in_phase),

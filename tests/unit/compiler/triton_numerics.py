@@ -83,7 +83,7 @@ class Case:
             in (
                 *("polls", "group", "order", "unroll", "ahead", "whole", "words"),
                 *("turns", "early", "stream", "walks", "programs", "spread"),
-                *("pieces", "runs", "reuse", "unit", "multiple", "held", "tiles"),
+                *("pieces", "runs", "reuse", "unit", "multiple", "held", "tiles", "packed"),
             )
         )
         tail = form + "_special" * self.special

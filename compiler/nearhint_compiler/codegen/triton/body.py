@@ -123,6 +123,14 @@ class Body:
         is_neutral = self.is_neutral_beyond(position, neutral)
         return value if is_neutral else self.masked(value, neutral, dtype)
 
+    def stepped(self, total: str, node: ir.Reduce) -> str:
+        """The accumulator `total` once it has the operand of a reduce, where there are elements."""
+        neutral = neutral_text(node.kind, node.dtype)
+        onward = f"{combine_name(node.kind, node.dtype)}({total}, {self.full(node.operand)})"
+        if not self.block.column_mask or self.is_neutral_beyond(node.operand, neutral):
+            return onward
+        return f"tl.where({self.block.column_mask}, {onward}, {total})"
+
     def is_neutral_beyond(self, position: int, neutral: str) -> bool:
         """Whether a node's lanes beyond the row, if there are any, are `neutral` as they are."""
         if not self.block.column_mask:
@@ -140,21 +148,11 @@ class Body:
         return neutral in ZEROS if beyond is None else neutral == beyond
 
     def _is_term_of_most(self, position: int) -> bool:
-        """Whether a node is exp(x - m) where m is the most along the row, beyond which x is -inf.
-
-        Where rows are stored a mask costs nothing that shows.
-        """
-        match self.kernel.body[position]:
-            case ir.Op("exp", _, (below,)) if not self.element_stores:
-                difference = self.kernel.body[below]
-            case _:
-                return False
-        match difference:
-            case ir.Op("sub", dtype, (value, most)):
-                is_most = self.kernel.body[most] == ir.Reduce("max", dtype, value)
-                return is_most and self.is_neutral_beyond(value, neutral_text("max", dtype))
-            case _:
-                return False
+        """Whether a node is exp(x - m), m being the most along the row, beyond which x is -inf."""
+        value = below_most(self.kernel, position)
+        return value is not None and self.is_neutral_beyond(
+            value, neutral_text("max", self._dtypes[value])
+        )
 
     def lines(self, position: int, *, policy: str = "") -> Sequence[str]:
         """The statements of a node that is no reduce and no arg; `policy` is for its access."""
@@ -214,6 +212,7 @@ class Body:
                     is_exact=self._is_exact or is_jumped_from,
                     is_once=is_once or is_jumped_from,
                     is_term=position in self._terms,
+                    is_below_most=below_most(self.kernel, position) is not None,
                 )
                 return [f"{name} = {text}"]
             case ir.Scan():
@@ -345,7 +344,16 @@ class Body:
     def _is_scaled(self, number: int, divisor: int) -> bool:
         """Whether a quotient may be the product with what is there once a row."""
         is_once = self.varies[number] and not self.varies[divisor]
-        return self.block.is_anew and is_once and not self._is_exact
+        is_near = self.block.is_anew or self._is_one_or_more(divisor)
+        return is_near and is_once and not self._is_exact
+
+    def _is_one_or_more(self, position: int) -> bool:
+        """Whether a node is a sum along the row of exponentials of which one is 1."""
+        match self.kernel.body[position]:
+            case ir.Reduce("sum", _, operand):
+                return below_most(self.kernel, operand) is not None
+            case _:
+                return False
 
     def _shape(self, position: int) -> str:
         return self.block.element_shape if self.varies[position] else self.block.row_shape
@@ -446,6 +454,20 @@ def _terms_of_sums(kernel: ir.Kernel) -> frozenset[int]:
         if not is_sum and (place in others or not isinstance(node, ir.Op) or not varies[place]):
             others.update(ir.operands_of(node))
     return frozenset(p for p, each in enumerate(varies) if each) - others
+
+
+def below_most(kernel: ir.Kernel, position: int) -> int | None:
+    """The node x of which a node is exp(x - m), m being the most of x along the row; else none."""
+    match kernel.body[position]:
+        case ir.Op("exp", _, (below,)):
+            difference = kernel.body[below]
+        case _:
+            return None
+    match difference:
+        case ir.Op("sub", dtype, (value, most)):
+            return value if kernel.body[most] == ir.Reduce("max", dtype, value) else None
+        case _:
+            return None
 
 
 def _placed(kernel: ir.Kernel) -> frozenset[int]:

@@ -9,6 +9,10 @@ last rounding, which has no bias, and 0 where they would be denormal: fewer inst
 takes. There quotients of what is known once a row are rounded to nearest: their error is in every
 element of the row (tests/gpu/test_cuda_launch.py). Terms below a maximum that may grow are such
 terms of sums, too: what `exp` is off by has one sign, and stays in the sum of a long row.
+
+Where nobody sees whether an exponential is denormal, for it is added to one or lies in a row that
+has a one and is not written in f32, it is 0 instead: of the five instructions of `exp` three are
+for what is denormal, and softmaxes of short rows and of very long ones wait for instructions.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ OP_TEXT: Mapping[str, str] = {
     "cos": "tl.cos({0})",
     "tanh": "libdevice.tanh({0})",
     "erf": "tl.erf({0})",
-    "sigmoid": "1.0 / (1.0 + tl.exp({0} * -1.0))",
+    "sigmoid": "1.0 / (1.0 + _exp_flushed({0} * -1.0))",
     "sign": "({0} > 0).to({type}) - ({0} < 0).to({type})",
     "eq": "{0} == {1}",
     "ne": "{0} != {1}",
@@ -113,6 +117,8 @@ _EXACT_ONCE: Mapping[tuple[str, str], str] = {**_EXACT, ("div", "f32"): "tl.div_
 """Of what is there once a row, where digits cost little and go into all of the row's elements."""
 _TERMS: Mapping[tuple[str, str], str] = {("exp", "f32"): "_exp_term({0})"}
 """Of what is nothing but terms of sums, in which errors without a bias are lost."""
+_BELOW_MOST: Mapping[tuple[str, str], str] = {("exp", "f32"): "_exp_flushed({0})"}
+"""Of what has a one in each row: beside that nothing is seen of what is denormal."""
 EXACT = "_exact"
 """What the names of helpers end with that have as many digits."""
 
@@ -130,15 +136,18 @@ def op_text(
     is_exact: bool = False,
     is_once: bool = False,
     is_term: bool = False,
+    is_below_most: bool = False,
 ) -> str:
     """An elementwise op on `operands`, all of `dtype` (of the operands, not of the result).
 
     `is_exact` asks for all of the dtype's digits where the usual spelling has less; `is_once` says
-    that the op is there once a row, and `is_term` that it goes into sums along the row alone.
+    that the op is there once a row, `is_term` that it goes into sums along the row alone, and
+    `is_below_most` that it is of what is no more than zero, and zero once in its row.
     """
     table = _EXACT_ONCE if is_once else _TERMS if is_term else _EXACT
-    exact = table.get((name, dtype)) if is_exact else None
-    template = exact or _OPS_BY_DTYPE[dtype].get(name) or OP_TEXT[name]
+    if not is_exact:
+        table = _BELOW_MOST if is_below_most else {}
+    template = table.get((name, dtype)) or _OPS_BY_DTYPE[dtype].get(name) or OP_TEXT[name]
     return template.format(*operands, type=TRITON_TYPES[dtype].name)
 
 
@@ -247,7 +256,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    p = p * s + 1.33314422036e-1",
         "    p = p * s - 3.33332819422e-1",
         "    near = p * s * x + x",
-        "    far = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)",
+        "    far = 1.0 - 2.0 / (_exp_flushed(2.0 * a) + 1.0)",
         "    return tl.where(a < 0.625, near, tl.where(x < 0, far * -1.0, far))",
     ),
     "_rsqrt": (
@@ -346,11 +355,34 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         '        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [y], tl.float32, is_pure=True, pack=1',
         "    )",
     ),
+    "_exp_flushed": (
+        "def _exp_flushed(x):",
+        "    y = x * 1.4426950408889634",
+        "    return tl.inline_asm_elementwise(",
+        '        "ex2.approx.ftz.f32 $0, $1;", "=r,r", [y], tl.float32, is_pure=True, pack=1',
+        "    )",
+    ),
     "_anew_i32": (
         "def _anew_i32(place):",
         "    return tl.inline_asm_elementwise(",
         '        "mov.b32 $0, $1;", "=r,r", [place], tl.int32, is_pure=False, pack=1',
         "    )",
+    ),
+    "_wide_bf16": (
+        "def _wide_bf16(pairs, nothing):",
+        "    bits = tl.inline_asm_elementwise(",
+        '        "shl.b32 $0, $2, $3; and.b32 $1, $2, $5;", "=r,=r,r,r,r,r,r",',
+        "        [pairs, nothing + 16, nothing - 0x10000], tl.int32, is_pure=True, pack=2,",
+        "    )",
+        "    return bits.to(tl.float32, bitcast=True)",
+    ),
+    "_wide_f16": (
+        "def _wide_f16(pairs, nothing):",
+        "    found = tl.inline_asm_elementwise(",
+        '        "xor.b32 $0, $1, $2;", "=r,r,r,r", [pairs, nothing], pairs.dtype, is_pure=True,',
+        "        pack=2,",
+        "    )",
+        "    return found.to(tl.float32)",
     ),
     "_anew_i64": (
         "def _anew_i64(place):",
@@ -358,7 +390,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         '        "mov.b64 $0, $1;", "=l,l", [place], tl.int64, is_pure=False, pack=1',
         "    )",
     ),
-    **_softmax_helpers("", term="tl.exp", factor="tl.exp"),
+    **_softmax_helpers("", term="_exp_flushed", factor="_exp_flushed"),
     **_softmax_helpers(EXACT, term="_exp_term", factor="libdevice.exp"),
     "_tile_elements": (
         "def _tile_elements(tiles, across, n0, n1, R0, R1):",

@@ -75,6 +75,8 @@ bring Guards, and make Triton load vectors. As they may, too:
     reuse    1 for rows in registers whose shares of a sum are made of its terms (`analysis.shares`)
     anew     1 for rows in registers whose places are computed again for what is stored, so that
              less is held beside the elements
+    packed   1 for rows in pieces whose narrow elements are held as they were read, and widened anew
+             for each reduction and for what is stored (`codegen.triton.packed`)
     spread   rows in registers: 1 for blocks whose first axis is the reduction's, so that what comes
              behind it has threads first
     weights  1 for teams whose programs have what all rows read alike in registers, for all their
@@ -104,7 +106,7 @@ GROUPS = (1, 2, 4, 8, 16)
 WORDS = (1, 2)
 FOLDS = (1, 2, 4, 8, 16, 32)
 BAND_LIMIT = 4096
-PIECES_LIMIT = HELD_LIMIT = 8
+PIECES_LIMIT, HELD_LIMIT = 24, 8
 AHEAD_LIMIT = 16
 """Steps of a walk that are under way at once, at most."""
 
@@ -196,7 +198,7 @@ RULES = (
             each.family != PERSISTENT
             and (
                 each.get("turns", 1) > 1
-                or any(each.get(name, 0) for name in ("early", "reuse", "anew"))
+                or any(each.get(name, 0) for name in ("early", "reuse", "anew", "packed"))
             )
         ),
     ),

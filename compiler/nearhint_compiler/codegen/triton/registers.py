@@ -146,23 +146,17 @@ def _reduced(
     bodies: Sequence[Body], position: int, node: ir.Reducing, edges: Edges | None
 ) -> list[str]:
     body, neutral = bodies[0], neutral_text(node.kind, node.dtype)
-    axis = body.block.reduced_axis
-    operand, *others = (each.operand(node.operand, neutral, node.dtype) for each in bodies)
-    width = body.block.place
+    axis, width = body.block.reduced_axis, body.block.place
     total = total_of(body.kernel, position, place_dtype=width)
-    within = edges.accumulated(total, group=1) if edges else []
     if isinstance(node, ir.Reduce):
-        combine, name = combine_name(node.kind, node.dtype), f"acc{position}"
-        if not edges and not others:
+        operand = body.operand(node.operand, neutral, node.dtype)
+        if not edges and len(bodies) == 1:
+            combine = combine_name(node.kind, node.dtype)
             return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
-        added = [f"{name} = {combine}({name}, {other})" for other in others]
-        lines = [f"{name} = {operand}", *added, *within, *total.across(str(axis)), *total.results]
-        if body.block.is_single:
-            # A scalar: else Triton may compute the elements twice, once as the words are laid out.
-            value = f"tl.reduce(v{position}, None, {combine})"
-            dtype = TRITON_TYPES[node.dtype].name
-            lines.append(f"v{position} = tl.full({body.block.row_shape}, {value}, {dtype})")
-        return lines
+        name = f"acc{position}"
+        steps = [f"{name} = {each.stepped(name, node)}" for each in bodies[1:]]
+        return [f"{name} = {operand}", *steps, *brought_together(body, position, node, edges)]
+    operand, *others = (each.operand(node.operand, neutral, node.dtype) for each in bodies)
     if total.groups and body.block.group > 1:
         return _grouped_arg(body, total, [operand, *others], edges)
 
@@ -178,10 +172,23 @@ def _reduced(
         f"acc{position} = {operand}",
         f"at{position} = {place_of(body)}",
         *_found_behind(total, others, [place_of(each) for each in bodies[1:]]),
-        *within,
+        *(edges.accumulated(total, group=1) if edges else []),
         *total.across(str(axis)),
         *total.results,
     ]
+
+
+def brought_together(body: Body, position: int, node: ir.Reduce, edges: Edges | None) -> list[str]:
+    """The lines that make a reduce's value of what it was stepped with, and of a row's edges."""
+    total = total_of(body.kernel, position, place_dtype=body.block.place)
+    lines = edges.accumulated(total, group=1) if edges else []
+    lines += [*total.across(str(body.block.reduced_axis)), *total.results]
+    if body.block.is_single:
+        # A scalar: else Triton may compute the elements twice, once as the words are laid out.
+        value = f"tl.reduce(v{position}, None, {combine_name(node.kind, node.dtype)})"
+        dtype = TRITON_TYPES[node.dtype].name
+        lines.append(f"v{position} = tl.full({body.block.row_shape}, {value}, {dtype})")
+    return lines
 
 
 def _found_behind(total: Total, values: Sequence[str], places: Sequence[str]) -> list[str]:

@@ -31,6 +31,7 @@ from nearhint_compiler.codegen.triton.header import (
 )
 from nearhint_compiler.codegen.triton.held import held_walks
 from nearhint_compiler.codegen.triton.layout import BLOCK_LIMIT, Layout
+from nearhint_compiler.codegen.triton.packed import packed
 from nearhint_compiler.codegen.triton.registers import straight
 from nearhint_compiler.codegen.triton.row import (
     LAST,
@@ -81,7 +82,8 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if not is_walked:
         block = reduced(row, kernel, schedule, header)
         facts = (*row.whole, *runs)
-        return Layout([*header.lines, *straight(kernel, block)], programs, blocks, facts)
+        body = packed(kernel, block) if schedule.get("packed", 0) else straight(kernel, block)
+        return Layout([*header.lines, *body], programs, blocks, facts)
     header.lines += [*row.header, f"rlength = {index_text(row.span)}"]
     block = reduced(row, kernel, schedule, header, span=("0", "rlength"))
     if schedule.get("held", 0):

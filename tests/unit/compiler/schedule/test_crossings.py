@@ -28,6 +28,9 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("layer_norm_dynamic_bf16", (32_768, 128), (32_768, 176)),  # no functions
         ("softmax_f32", (512, 16_384), (512, 23_168)),  # beyond which all are walked
         ("softmax_f32", (512, 32_768), None),
+        ("softmax_f16", (2048, 32_255), (2048, 46_336)),  # two in a register
+        ("softmax_f16", (512, 65_536), (512, 92_672)),
+        ("softmax_f16", (512, 65_600), None),
         ("layer_norm_f32", (512,), None),  # rows of one length
         ("middle_softmax_bf16", (256, 4096, 16), (256, 4096, 22)),  # columns, of any number
         ("middle_softmax_bf16", (64, 1024, 512), (64, 1024, 724)),

@@ -22,10 +22,10 @@ def held(name: str, rows: int, columns: int) -> list[Schedule]:
     [
         ("softmax_f16", 17_746, {(16, 5), (32, 3)}),
         ("softmax_f16", 25_911, {(16, 7), (32, 4)}),
-        ("softmax_f16", 32_768, {(32, 4)}),
+        ("softmax_f16", 32_768, {(16, 8), (32, 4)}),
         ("softmax_f32", 17_746, {(32, 5)}),
         ("softmax_f32", 32_768, {(32, 8)}),
-        ("layer_norm_dynamic_bf16", 30_001, {(32, 4)}),
+        ("layer_norm_dynamic_bf16", 30_001, {(8, 15), (16, 8), (32, 4)}),
         ("softmax_f32", 32_784, set()),
         ("row_cumsum_f32", 20_000, set()),
     ],
@@ -39,7 +39,33 @@ def test_long_rows_are_held_by_the_threads_that_a_processor_has(
     for each in found:
         assert each["r"] == 32 * each["warps"] * lanes
         assert each["r"] * each["pieces"] >= columns - columns % lanes
-        assert each["pieces"] * lanes <= 56
+        assert each["pieces"] * lanes <= (72 if each.get("packed", 0) == 0 else 120)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "shapes"),
+    [
+        ("softmax_f16", 16_384, set()),
+        ("softmax_f16", 49_455, {(16, 13), (32, 7)}),
+        ("softmax_f16", 98_304, {(16, 24), (32, 12)}),
+        ("softmax_f16", 98_313, set()),
+        ("layer_norm_dynamic_bf16", 41_148, {(16, 11), (32, 6)}),
+        ("layer_norm_dynamic_bf16", 84_880, {(32, 11)}),
+        # Weights of odd rows take longer than to read the rows again.
+        ("layer_norm_dynamic_bf16", 84_882, set()),
+        ("softmax_f32", 20_001, set()),
+        ("entropy_bf16", 49_455, set()),
+        ("row_cumsum_bf16", 49_455, set()),
+    ],
+)
+def test_narrow_elements_of_long_rows_are_held_two_in_a_register(
+    name: str, columns: int, shapes: set[tuple[int, int]]
+) -> None:
+    found = [each for each in held(name, 2003, columns) if each.get("packed", 0)]
+    assert {(each["warps"], each["pieces"]) for each in found} == shapes
+    if found:
+        first = firsts(kernel_of(name), TARGET, {"k0": 2003, "k1": columns})[0]
+        assert first == found[0]
 
 
 def test_they_come_in_vectors_where_sizes_promise_them_and_in_words() -> None:
