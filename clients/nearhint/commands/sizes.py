@@ -12,12 +12,13 @@ from nearhint.errors import FileMissing, InvalidManifest, InvalidSetting
 from nearhint.warmup.files import read_file
 
 Sizes = dict[str, int]
+SIZES_OPTION = "--sizes"
 COMBINATIONS_LIMIT = 4_096
 """Combinations of one option or line: lists multiply, and each is a call of a model."""
 
 
-def read_sizes(text: str) -> list[Sizes]:
-    """Every combination of `batch=1,8;tokens=16,64`; raises `InvalidSetting`.
+def read_sizes(text: str, *, origin: str = SIZES_OPTION) -> list[Sizes]:
+    """Every combination of `batch=1,8;tokens=16,64`; raises `InvalidSetting` naming `origin`.
 
     >>> read_sizes("batch=1,8;tokens=16")
     [{'batch': 1, 'tokens': 16}, {'batch': 8, 'tokens': 16}]
@@ -27,16 +28,16 @@ def read_sizes(text: str) -> list[Sizes]:
         name, equals, values = part.strip().partition("=")
         numbers = [value.strip() for value in values.split(",")]
         if not name.isidentifier() or not equals or name in axes:
-            raise _bad_sizes(text)
+            raise _bad_sizes(text, origin)
         if not all(number.isdecimal() and len(number) <= SIZE_DIGITS for number in numbers):
-            raise _bad_sizes(text)
+            raise _bad_sizes(text, origin)
         if not all(map(int, numbers)):
-            raise _bad_sizes(text)
+            raise _bad_sizes(text, origin)
         axes[name] = [int(number) for number in numbers]
     count = math.prod(map(len, axes.values()))
     if count > COMBINATIONS_LIMIT:
         expected = f"at most {COMBINATIONS_LIMIT} combinations, not {count}"
-        raise InvalidSetting(name="--sizes", expected=expected, value=text)
+        raise InvalidSetting(name=origin, expected=expected, value=text)
     return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
 
 
@@ -77,18 +78,23 @@ def read_pairs(text: str) -> tuple[tuple[int, int], ...]:
     """
     points = read_sizes(text)
     if any(point.keys() != {"batch", "tokens"} for point in points):
-        raise _bad_sizes(text)
+        raise _bad_sizes(text, SIZES_OPTION)
     return tuple((point["batch"], point["tokens"]) for point in points)
 
 
 def read_sizes_file(path: Path) -> list[Sizes]:
     """The combinations of each line of a file; empty lines and lines that start with # are none."""
     try:
-        lines = [line.strip() for line in read_file(path).splitlines()]
+        lines = read_file(path).splitlines()
     except (FileMissing, InvalidManifest) as error:
         raise InvalidSetting(name="--sizes-file", expected="a text file", value=path) from error
-    return [sizes for line in lines if line and line[0] != "#" for sizes in read_sizes(line)]
+    return [
+        sizes
+        for number, line in enumerate(map(str.strip, lines), start=1)
+        if line and line[0] != "#"
+        for sizes in read_sizes(line, origin=f"--sizes-file, line {number},")
+    ]
 
 
-def _bad_sizes(text: str) -> InvalidSetting:
-    return InvalidSetting(name="--sizes", expected="like 'batch=1,8;tokens=16,64'", value=text)
+def _bad_sizes(text: str, origin: str) -> InvalidSetting:
+    return InvalidSetting(name=origin, expected="like 'batch=1,8;tokens=16,64'", value=text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from os.path import realpath
 from pathlib import Path
 
 from nearhint.cli_output import SCHEMA_VERSION, counted, print_json, table, talk
@@ -32,6 +33,9 @@ class Outputs:
 
     def check(self) -> None:
         """Raises `InvalidSetting` where a file could not be written at the end of it all."""
+        if self._json_file and self.html and realpath(self._json_file) == realpath(self.html):
+            expected = "another file than --json's"
+            raise InvalidSetting(name="--html", expected=expected, value=str(self.html))
         for option, path in (("--json", self._json_file), ("--html", self.html)):
             if path is None:
                 continue

@@ -522,6 +522,17 @@ def test_sizes_that_make_no_sense_are_refused(text: str) -> None:
         read_sizes(text)
 
 
+def test_a_line_of_a_file_of_sizes_is_told_by_its_number(tmp_path: Path) -> None:
+    listed = tmp_path / "sizes.txt"
+    listed.write_text("# expected\nbatch=1;tokens=16\n\nbatch=1;tokens=0\n")
+    with pytest.raises(InvalidSetting, match=r"--sizes-file, line 4, must be like .*tokens=0"):
+        read_sizes_file(listed)
+    many = f"n={','.join(map(str, range(1, COMBINATIONS_LIMIT + 2)))}"
+    listed.write_text(many)
+    with pytest.raises(InvalidSetting, match="--sizes-file, line 1, must be at most"):
+        read_sizes_file(listed)
+
+
 def test_a_file_of_sizes_that_is_no_text_is_refused(tmp_path: Path) -> None:
     listed = tmp_path / "sizes.txt"
     listed.write_bytes(b"batch=1\xff")

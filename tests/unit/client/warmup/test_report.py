@@ -277,6 +277,16 @@ def test_files_that_cannot_be_written_are_refused_before_anything_is_done(tmp_pa
             Outputs(json=str(path)).check()
 
 
+def test_two_results_are_not_written_into_one_file(tmp_path: Path) -> None:
+    """The page would be gone, and nothing would say so."""
+    page_, link = tmp_path / "page.html", tmp_path / "latest"
+    link.symlink_to(page_)
+    for name in (page_, tmp_path / "." / "page.html", link):
+        with pytest.raises(InvalidSetting, match="--html must be another file than --json's"):
+            Outputs(json=str(name), html=page_).check()
+    assert not page_.exists()
+
+
 def test_a_page_shows_what_no_utf8_is_by_its_number(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     Outputs(html=path).report(replace(report(), source="odd \udcff.toml"))
