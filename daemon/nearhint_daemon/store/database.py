@@ -46,12 +46,33 @@ def _set_pragmas(connection: sqlite3.Connection, pragmas: Mapping[str, int | str
             raise StoreError(f"SQLite refuses {name} = {wanted}: it stays {row[0]}")
 
 
+@contextmanager
+def _damage_as_such() -> Generator[None, None, None]:
+    """SQLite quotes a damaged definition in its error, which Python then cannot decode."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise sqlite3.DatabaseError(f"malformed database schema: {error.object!r}") from None
+
+
+def _text(data: bytes) -> str:
+    """A value with a flipped bit may be no UTF-8, and is a row without its hash like any other."""
+    return data.decode(errors="replace")
+
+
+def _connect(place: str, *, is_uri: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(place, uri=is_uri, isolation_level=None, check_same_thread=False)
+    connection.text_factory = _text
+    return connection
+
+
+@_damage_as_such()
 def open_writer(path: Path) -> sqlite3.Connection:
     """The writing connection, migrated; transactions are begun by `immediate` alone.
 
     Raises `SchemaTooNew`, `StoreError`, or `sqlite3.DatabaseError` if the file is damaged.
     """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection = _connect(str(path))
     try:
         version = schema.version_of(connection)
         _set_pragmas(connection, WRITER_PRAGMAS)
@@ -72,18 +93,15 @@ def migrate(connection: sqlite3.Connection) -> None:
         migrations.apply(connection)
 
 
+@_damage_as_such()
 def open_reader(path: Path) -> sqlite3.Connection:
     """A read-only connection."""
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro",
-        uri=True,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+    connection = _connect(f"{path.absolute().as_uri()}?mode=ro", is_uri=True)
     _set_pragmas(connection, READER_PRAGMAS)
     return connection
 
 
+@_damage_as_such()
 def brought_up(connection: sqlite3.Connection) -> sqlite3.Connection:
     """The connection if it has this version's schema; else a copy with it, gone when it is closed.
 
@@ -91,7 +109,7 @@ def brought_up(connection: sqlite3.Connection) -> sqlite3.Connection:
     """
     if schema.version_of(connection) == schema.VERSION:
         return connection
-    copy = sqlite3.connect("", isolation_level=None)
+    copy = _connect("")
     try:
         connection.backup(copy)
         migrate(copy)
@@ -114,12 +132,14 @@ def immediate(connection: sqlite3.Connection) -> Generator[None, None, None]:
         raise
 
 
+@_damage_as_such()
 def quick_check(connection: sqlite3.Connection) -> tuple[str, ...]:
     """What `PRAGMA quick_check` finds wrong; empty: nothing."""
     found = tuple(row[0] for row in connection.execute("PRAGMA quick_check(16)"))
     return () if found == ("ok",) else found
 
 
+@_damage_as_such()
 def integrity_check(connection: sqlite3.Connection) -> tuple[str, ...]:
     """What `PRAGMA integrity_check` finds wrong; empty: nothing."""
     found = tuple(row[0] for row in connection.execute("PRAGMA integrity_check(100)"))

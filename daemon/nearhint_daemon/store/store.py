@@ -17,7 +17,7 @@ from nearhint_daemon.errors import ArtifactCorrupt, StoreDamaged, StoreError, St
 from nearhint_daemon.store import database
 from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_daemon.store.rows import ArtifactRow, EventRow, MetaRow
-from nearhint_daemon.store.transactions import Reading, Writing
+from nearhint_daemon.store.transactions import Reading, Writing, definition_check
 from nearhint_daemon.store.writer import Batch, Writer, refusal_of
 
 ResultT = TypeVar("ResultT")
@@ -189,7 +189,7 @@ class Store:
             self._move_aside("it is empty, and its log is not")
         try:
             connection = database.open_writer(self._path)
-            problems = database.quick_check(connection)
+            problems = database.quick_check(connection) or definition_check(connection)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise

@@ -44,6 +44,19 @@ def _statements(shape: Shape) -> _Statements:
     )
 
 
+def definition_check(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """What rows cannot be asked for by; empty: nothing. `PRAGMA quick_check` takes any names."""
+    problems: list[str] = []
+    for shape in SHAPES.values():
+        try:
+            connection.execute(f"{_statements(shape).select} LIMIT 0")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            problems.append(f"{shape.table}: {error}")
+    return tuple(problems)
+
+
 def row_hash(shape: Shape, values: Sequence[Value]) -> str:
     """sha256 over a row's table and values, `change_seq` left out."""
     kept = tuple(

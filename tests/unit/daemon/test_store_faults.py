@@ -14,6 +14,7 @@ import pytest
 from tests.unit.daemon.stores import KERNEL, MEASUREMENT, Seen, direct, with_store
 
 from nearhint_daemon import logs
+from nearhint_daemon.checking import check
 from nearhint_daemon.errors import ArtifactCorrupt, StoreDamaged, StoreError, StoreReadOnly
 from nearhint_daemon.store import Store, Writing, database
 from nearhint_daemon.store.rows import KernelRow, MetaRow
@@ -45,6 +46,52 @@ def test_damage_that_comes_while_a_store_is_open_is_told_once_and_typed(tmp_path
         assert [what for what, _ in seen.corrupt] == ["database"]
 
     with_store(tmp_path, fill)
+    with_store(tmp_path, scenario)
+
+
+def flip_the_high_bit(folder: Path, text: bytes) -> None:
+    """Of the first byte of `text`, wherever it stands: it is no UTF-8 then."""
+    path = folder / database.FILE_NAME
+    data = path.read_bytes()
+    assert text in data
+    path.write_bytes(data.replace(text, bytes([text[0] ^ 0x80]) + text[1:]))
+
+
+def test_a_row_whose_flipped_bit_makes_it_no_text_is_a_row_without_its_hash(
+    tmp_path: Path,
+) -> None:
+    other = replace(KERNEL, id="b" * 64)
+
+    async def fill(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put_all([replace(KERNEL, ir="(marked)"), other]))
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        assert store.moved_aside is None
+        (row,) = await store.read(lambda reading: list(reading.select(KernelRow)))
+        assert row.id == other.id
+        assert seen.corrupt == [("kernels", f" {KERNEL.id}")]
+
+    with_store(tmp_path, fill)
+    flip_the_high_bit(tmp_path, b"(marked)")
+    with_store(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("text", [b"TABLE kernels", b"ir TEXT"])
+def test_a_damaged_definition_of_a_table_is_a_damaged_database(tmp_path: Path, text: bytes) -> None:
+    """What SQLite says of it may be no UTF-8, and it looks for no column."""
+
+    async def fill(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        assert store.moved_aside is not None
+        assert seen.corrupt[0][0] == "database"
+        await store.write(lambda tx: tx.put(KERNEL))
+
+    with_store(tmp_path, fill)
+    flip_the_high_bit(tmp_path, text)
+    with pytest.raises(sqlite3.DatabaseError):
+        check(tmp_path)
     with_store(tmp_path, scenario)
 
 
