@@ -288,7 +288,7 @@ class _Round:
                 self._connection.cancel_operation(operation_id)
             except NotFound:
                 continue
-        for goal in self._open:
+        for goal in self._unmet(self._open):
             self._problems[goal] = _unfinished(held.get(goal.target))
         self._report()
 

@@ -115,7 +115,7 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of a warm-up. `settled`: nothing is left to be measured, and the budget did not end."""
+    """All of a warm-up. `settled`: the budget left nothing to be measured."""
 
     source: str
     created_at: str

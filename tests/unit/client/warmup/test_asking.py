@@ -222,6 +222,15 @@ def test_a_budget_that_ends_cancels_what_is_under_way(daemon: FakeDaemon, stage:
     assert set(outcome.problems.values()) == {BUDGET_ENDED}
 
 
+def test_a_budget_that_ends_leaves_nothing_of_what_is_met(daemon: FakeDaemon, stage: Stage) -> None:
+    """Though more was being tried there, or beside it in the same call."""
+    daemon.publish(doubling.table(4))
+    outcome = stage.bring(wish(4, 64), deadline_s=1.0)
+    assert outcome.problems == {goal(64): BUDGET_ENDED}
+    assert outcome.met == {goal(4)}
+    assert stage.progress[-1] == (1, 2, 1)
+
+
 def test_what_the_daemon_skipped_is_left_by_the_budget(daemon: FakeDaemon, stage: Stage) -> None:
     def skip() -> None:
         for operation in daemon.store.operations.values():
