@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ import pytest
 from nearhint import errors as client_errors
 from nearhint.exit_codes import ExitCode, exit_code
 from nearhint_daemon.errors import STATUS_OF_CODE
-from nearhint_daemon.metrics import Metrics
+from nearhint_daemon.metrics import FALLBACK_REASONS, Metrics
 from nearhint_daemon.server import service_methods
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,3 +163,11 @@ def test_every_value_of_a_label_is_on_the_page(metrics: Metrics) -> None:
             values = {text for place, text in enumerate(cells[2].split("`")) if place % 2}
             shown |= {(plain(cells[0]), plain(name)): values for name in cells[1].split(", ")}
     assert shown == found
+
+
+def test_reasons_in_the_protocols_comment_are_counted_as_such() -> None:
+    protocol = (ROOT / "proto/nearhint_proto/v1/kernel_service.proto").read_text(encoding="utf-8")
+    (comment,) = re.findall(r"// (.*)\n  map<string, uint64> fallback_reasons", protocol)
+    named = re.findall(r'"(\w+)"', comment)
+    assert named
+    assert set(named) <= set(FALLBACK_REASONS) - {"other"}

@@ -87,7 +87,7 @@ async def _send(context: Context, response: Any) -> None:
 
 
 class Boundary(grpc.aio.ServerInterceptor):
-    """Wraps every handler of our services; health and reflection pass untouched."""
+    """Wraps every handler of our services; health passes untouched."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -582,7 +582,7 @@ class ReportUsageRequest(_message.Message):
 
     @_builtins.property
     def fallback_reasons(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Reasons for Fallbacks and how often, e.g. "guard", "artifact_missing"."""
+        """Reasons for Fallbacks and how often, e.g. "no_plan", "unaligned"."""
 
     def __init__(
         self,

@@ -947,7 +947,7 @@ class HintRow(_message.Message):
     FALLBACKS_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
     tier: _builtins.int
-    """1: the default Variant only; 2: the search has ended; 3: refined."""
+    """1: the default Variant, and what is held best here; 2: the search has ended; 3: refined."""
     @_builtins.property
     def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Sizes in the Kernel's symbol order."""
