@@ -17,8 +17,10 @@ run as captured until everything is tuned; nothing but what the daemon keeps is 
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -128,6 +130,14 @@ class _Facts:
     explained: Sequence[admin_service_pb2.ExplainKernelResponse] = ()
 
 
+@contextmanager
+def _models_talk() -> Generator[None]:
+    """What models print goes to stderr: stdout is for what the warm-up found."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+@_models_talk()
 def _capture(manifest: Manifest) -> _Captured:
     """Loads and calls every model; one that fails is listed, unless all do."""
     units: list[Unit] = []
@@ -179,6 +189,7 @@ def _ask(connection: Connection, kernels: Sequence[str]) -> _Facts:
     return _Facts(connection.hello(), connection.get_status().devices, explained)
 
 
+@_models_talk()
 def _gains(units: Sequence[Unit], deadline_s: float) -> list[Gain]:
     gains: list[Gain] = []
     total = sum(len(unit.points) for unit in units)

@@ -64,6 +64,16 @@ def broken():
     raise RuntimeError("its weights are gone")
 
 
+def told(x):
+    print("a call")
+    return torch.tanh(x * 2)
+
+
+def talkative():
+    print("loading its weights")
+    return WarmUp(model=told, args=(torch.randn(4, 96),), dynamic={"x": {0: "rows"}})
+
+
 if __name__ == "__main__":
     rows = torch.export.Dim("rows", min=2, max=64)
     exported = torch.export.export(Scores(), (torch.randn(4, 33),), dynamic_shapes=({0: rows},))
@@ -82,6 +92,13 @@ BAD = """
 [[model]]
 name = "bad"
 entry = "warm_entry:broken"
+"""
+TALKATIVE = """
+effort = "quick"
+
+[[model]]
+entry = "warm_entry:talkative"
+dims = { rows = 4 }
 """
 EXPORTED = """
 [[model]]
@@ -328,6 +345,17 @@ def test_sizes_beyond_the_ranges_of_a_program_are_not_timed(
     # (96, 208) has 2.5 times the elements.
     assert max(row.dims for row in table.hints) == (64, 128)
     assert farther(daemon) == set()
+
+
+def test_what_models_print_is_no_part_of_what_is_printed_of_them(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    process = start(daemon, tmp_path, TALKATIVE, "--json", "-")
+    _, talk = process.communicate()
+    assert process.wait(END_S) == ExitCode.OK, talk
+    assert len(json.loads((tmp_path / "stdout").read_text())["points"]) == 1
+    assert "loading its weights\n" in talk
+    assert "a call\n" in talk.split("tuned 1 of 1", 1)[1], "also while it is timed"
 
 
 def test_a_manifest_of_nothing_but_bad_models_says_what_is_wrong(
