@@ -41,9 +41,9 @@ def read_device(path: Path) -> Device:
         raise InvalidManifest(path=path, key="not JSON", problem=error) from error
     given = _half(path, content)
     kind = given.pop("kind", None)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise InvalidManifest(path=path, key="kind", problem=f"must be cpu or cuda, not {kind!r}")
-    known = {each.name for each in fields(KINDS[str(kind)])}
+    known = {each.name for each in fields(KINDS[kind])}
     for name in sorted(known ^ given.keys()):
         problem = "missing" if name in known else "no such key"
         raise InvalidManifest(path=path, key=name, problem=problem)

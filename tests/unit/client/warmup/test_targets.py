@@ -44,6 +44,7 @@ def test_what_the_status_prints_is_read_back(tmp_path: Path, device: Device, wra
         ('{"name": "cpu", "device": null}', "device"),
         ("{}", "kind"),
         ('{"kind": "tpu"}', "kind"),
+        ('{"kind": ["cpu"]}', "kind"),
         ('{"kind": "cpu", "model": "m", "features": []}', "libc"),
         ('{"kind": "cpu", "model": "m", "features": [], "libc": "g", "cores": 3}', "cores"),
         ('{"kind": "cpu", "model": "m", "features": "avx2", "libc": "g"}', "features"),
