@@ -59,7 +59,7 @@ PASSING_CODES = frozenset(
 )
 """Codes of failures that say nothing about the work itself."""
 TOLD_CODES = frozenset({"DEVICE_FULL", "INTERNAL", "SCRATCH_FULL"})
-"""Those of them that no other event tells an operator of."""
+"""Those of them that no other event tells of: each is in the log, not just the first."""
 
 
 class JobQueue:
@@ -84,6 +84,7 @@ class JobQueue:
         self._open: dict[str, OpenJob] = {}
         self._blocked: dict[str, list[str]] = {}
         self._lanes = Lanes(limit=lane_limit)
+        self._told: set[tuple[str, str]] = set()
         self._is_running = False
         self._keeper: asyncio.Task[None] | None = None
         self.on_end: Listener = lambda row: None
@@ -461,8 +462,8 @@ class JobQueue:
             state = "cancelled" if isinstance(failure, JobCancelled) else "failed"
             code = getattr(failure, "code", "INTERNAL")
             message = str(failure) if isinstance(failure, DaemonError | WorkerLost) else "see logs"
-            if code in TOLD_CODES:
-                logs.warning("job_failed", kind=job.row.kind, code=code, problem=repr(failure))
+            if state == "failed":
+                self._tell_why(job.row, code, failure)
         ending = [job] if failure is None else self._with_what_needs(job)
         ended = [
             replace(
@@ -485,6 +486,11 @@ class JobQueue:
             raise
         for each, row in zip(ending, ended, strict=True):
             self._tell(each, row)
+
+    def _tell_why(self, row: JobRow, code: str, failure: BaseException) -> None:
+        if code in TOLD_CODES or (row.kind, code) not in self._told:
+            self._told.add((row.kind, code))
+            logs.warning("job_failed", kind=row.kind, key=row.key, code=code, problem=repr(failure))
 
     def _with_what_needs(self, job: OpenJob) -> list[OpenJob]:
         """A job, and all that waits for it to be done."""

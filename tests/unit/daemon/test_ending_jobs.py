@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from tests.unit.daemon.stores import with_patient_commits
-from tests.unit.daemon.test_jobs import left_running, spec, with_queue
+from tests.unit.daemon.test_jobs import ended, left_running, spec, with_queue
 
-from nearhint_daemon.errors import NoVariant, StoreReadOnly
+from nearhint_daemon import logs
+from nearhint_daemon.errors import HintTooLarge, JobCancelled, NoVariant, StoreReadOnly
 from nearhint_daemon.jobs import RESTARTS, SUSPECTED_RESTARTS, JobQueue, Priority
 from nearhint_daemon.jobs import queue as job_queue
 from nearhint_daemon.jobs.spec import Listener
@@ -73,6 +74,39 @@ async def stored(store: Store, *keys: str) -> dict[str, JobRow]:
     """The rows of these jobs, once what was queued is written."""
     await store.write(lambda tx: None)
     return await store.read(lambda reading: queries.jobs_by_key(reading, keys))
+
+
+def test_the_first_failure_of_each_kind_and_code_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A counter says how many there are; one line a job would be a thousand of one request."""
+    told: list[tuple[str, Any]] = []
+    monkeypatch.setattr(logs, "warning", lambda event, **fields: told.append((event, fields)))
+    failures = {
+        "a": HintTooLarge("9 bytes"),
+        "b": HintTooLarge("10 bytes"),
+        "c": JobCancelled("no"),
+        "d": NoVariant("none"),
+        "e": HintTooLarge("9 bytes"),
+    }
+
+    async def fail(row: JobRow, payload: Mapping[str, Any]) -> None:
+        raise failures[row.key]
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        queue.handle("tune2", fail)
+        for key in failures:
+            await queue.ensure([spec(key, kind="tune2" if key == "e" else "lower")])
+            await ended(queue, key)
+
+    with_queue(tmp_path, scenario, handler=fail)
+    assert {event for event, _ in told} == {"job_failed"}
+    assert [(each["kind"], each["key"], each["code"]) for _, each in told] == [
+        ("lower", "a", "HINT_TOO_LARGE"),
+        ("lower", "d", "NO_VARIANT"),
+        ("tune2", "e", "HINT_TOO_LARGE"),
+    ]
+    assert "9 bytes" in told[0][1]["problem"]
 
 
 async def soon(condition: Any) -> None:
