@@ -158,6 +158,7 @@ class Core:
             limit=config.queue_limit,
         )
         self.budgets = Budgets()
+        self.jobs.on_left = self.budgets.take_over
         self.jobs.on_end = self.budgets.forget
         self.jobs.is_held_up = self._is_held_up
         self.operations = Operations(self.jobs, clock=time.time)

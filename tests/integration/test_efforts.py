@@ -262,6 +262,30 @@ def test_a_budget_outlives_a_restart(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_after_a_restart_work_that_another_wants_without_limit_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted()
+        async with running(
+            tmp_path, compile=compile_pool, bench=bench, device_policy="never"
+        ) as daemon:
+            registered = await daemon.client.register(chain(3))
+            await daemon.client.ensure(registered, 64, budget_s=1.0)
+        async with running(
+            tmp_path,
+            compile=compile_pool,
+            bench=bench,
+            monotonic=lambda: float(bench.asked.total()),
+            device_policy="never",
+        ) as daemon:
+            free = await daemon.client.ensure(registered, 64)
+            await daemon.core.devices.set_policy("cpu", "always", actor="test")
+            operation = await daemon.client.finished(free.id)
+            assert (operation.skipped, operation.failed) == (0, 0)
+            assert len(script.timed) == 6
+
+    asyncio.run(scenario())
+
+
 def test_budgets_of_what_is_done_are_forgotten(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.integration.daemon_in_process import Running, on_a_full_disk
+from tests.integration.daemon_in_process import Running, kernels_in, on_a_full_disk
 from tests.integration.fake_workers import (
     SCHEDULES,
     FakeBenchPool,
@@ -28,6 +28,7 @@ from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_daemon.tuning.publishing import Timed
 from nearhint_daemon.tuning.tasks import Task
 from nearhint_daemon.tuning.tuning_jobs import CROSS
+from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import worker_pb2
 from nearhint_rules.table import Table
@@ -171,6 +172,42 @@ class Held:
             self.started.set()
             await self.gate.wait()
         return response
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_is_released_is_measured_again_whatever_budget_its_kernels_were_tuned_within(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    bench = FakeBenchPool()
+    # Each piece of work on a device takes a second.
+    flags = {"bench": bench, "monotonic": lambda: float(bench.asked.total())}
+
+    async def released(daemon: Running) -> None:
+        core = daemon.core
+        await core.devices.set_policy("cpu", "never", actor="ann")
+        registered = await daemon.client.register(chain(3))
+        await daemon.client.ensure(registered, 64, budget_s=0.5)
+        free = await daemon.client.ensure(registered, 64)
+        await core.devices.set_policy("cpu", "always", actor="ann")
+        assert (await daemon.client.finished(free.id)).skipped == 0
+        await core.devices.set_policy("cpu", "never", actor="ann")
+        for name in kernels_in(registered.plan):
+            kernel = core.programs.kernel("", name)
+            await core.interventions.quarantine(kernel, FAST, reason=REASON, target="", actor="ann")
+            await core.interventions.release(kernel, FAST, target="", actor="ann")
+        if not is_restarted:
+            await measured_again(daemon)
+
+    async def measured_again(daemon: Running) -> None:
+        await daemon.core.devices.set_policy("cpu", "always", actor="ann")
+        await daemon.at_rest()
+        registered = await daemon.client.register(chain(3))
+        for table in await daemon.client.tables_of(registered):
+            assert FAST in schedules(convert.table_from_proto(table))
+
+    go(tmp_path, released, **flags)
+    if is_restarted:
+        go(tmp_path, measured_again, **flags)
 
 
 def test_a_variant_quarantined_while_it_is_timed_is_not_published(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ class JobQueue:
         self._told: set[tuple[str, str]] = set()
         self._is_running = False
         self._keeper: asyncio.Task[None] | None = None
+        self.on_left: Listener = lambda row: None
+        """Hears of each job that an earlier daemon left, before anybody can ask for it."""
         self.on_end: Listener = lambda row: None
         self.is_held_up: Callable[[JobRow], bool] = lambda row: False
         """Whether what a job needs is not to be used now, as a device by its policy."""
@@ -282,6 +284,7 @@ class JobQueue:
         lane = row.lane if row.lane.startswith(SUSPECTS) or not is_suspect else SUSPECTS + row.lane
         job = self._admit(replace(row, state="queued", lease_owner="", lane=lane))
         job.stored.set_result(None)
+        self.on_left(job.row)
         return job
 
     async def _place(self, job: OpenJob) -> None:

@@ -27,6 +27,7 @@ from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import JobRow, KernelRow, QuarantinedVariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.tuning.budgets import without_budget
 from nearhint_daemon.tuning.publishing import Edit, Edited, Publisher
 from nearhint_daemon.tuning.tuner import AGAIN
 from nearhint_proto import convert
@@ -243,7 +244,7 @@ class Interventions:
                 key=row.key,
                 kind=row.kind,
                 lane=row.lane,
-                payload={**json.loads(row.payload), AGAIN: again},
+                payload={**without_budget(json.loads(row.payload)), AGAIN: again},
                 namespace=row.namespace,
                 requires=row.requires,
                 priority=Priority.REFINEMENT,

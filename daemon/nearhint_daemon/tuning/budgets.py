@@ -8,6 +8,7 @@ restart what is left of the request has as much again, and no more.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -66,6 +67,11 @@ def charge(seconds: float) -> None:
         budget.spent_s += seconds
 
 
+def without_budget(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload of a job that is wanted anew, and not within what a request had left for it."""
+    return {name: value for name, value in payload.items() if name != PAYLOAD_KEY}
+
+
 class Budgets:
     """All budgets of requests whose jobs are open."""
 
@@ -98,12 +104,7 @@ class Budgets:
         """The handler, its jobs kept within their budgets."""
 
         async def hold(row: JobRow, payload: Mapping[str, Any]) -> None:
-            account = self._accounts.get(row.key)
-            if account is None and PAYLOAD_KEY in payload:
-                kept = payload[PAYLOAD_KEY]
-                account = Account([self._budget(kept["id"], kept["limit_s"])])
-                self._accounts[row.key] = account
-            token = _ACCOUNT.set(account)
+            token = _ACCOUNT.set(self._accounts.get(row.key))
             try:
                 while True:
                     try:
@@ -115,6 +116,12 @@ class Budgets:
                 _ACCOUNT.reset(token)
 
         return hold
+
+    def take_over(self, row: JobRow) -> None:
+        """A job was left by an earlier daemon: who asks for it from now on joins its budget."""
+        kept = json.loads(row.payload).get(PAYLOAD_KEY)
+        if kept is not None:
+            self._accounts[row.key] = Account([self._budget(kept["id"], kept["limit_s"])])
 
     def forget(self, row: JobRow) -> None:
         """A job has ended."""
