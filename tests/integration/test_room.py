@@ -9,9 +9,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import chain
+from tests.integration.operated import FAST, Tuned, go, schedules
+from tests.integration.statuses import details
+from tests.integration.waiting import until
+from tests.unit.daemon.stores import Commit
 
 from nearhint_daemon.store import Writing, database, queries
 from nearhint_daemon.store.artifacts import BEFORE_ITS_ROW_S
@@ -176,3 +181,38 @@ def test_binaries_that_no_row_knows_make_room(tmp_path: Path) -> None:
     (tmp_path / "state" / database.FILE_NAME).unlink()
     assert len(files()) > 1
     asyncio.run(after())
+
+
+@pytest.mark.parametrize("act", ["pin", "roll back"])
+def test_what_is_making_room_comes_back_to_no_table(tmp_path: Path, act: str) -> None:
+    """An operator who names it in the same moment asks again, and is told that it is gone."""
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        full = await kernel.table()
+        first = min(each.generation for each in (await kernel.listed()).generations)
+        await kernel.roll_back(first)
+        assert FAST not in schedules(await kernel.table())
+        store, commit = daemon.core.store, Commit()
+        holding = asyncio.ensure_future(store.write(commit))
+        await commit.begun.wait()
+        making_room = asyncio.ensure_future(daemon.core.restorer.make_room(0))
+        await until(lambda: not store._writer._queue.empty())
+        acting = asyncio.ensure_future(
+            kernel.pin(FAST) if act == "pin" else kernel.roll_back(full.generation)
+        )
+        await until(lambda: store._writer._queue.qsize() > 1)
+        commit.go_on()
+        await asyncio.gather(holding, making_room)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await acting
+        assert details(caught.value)["reason"] == "TABLE_CHANGED"
+        if act == "pin":
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await kernel.pin(FAST)
+            assert details(caught.value)["reason"] == "VARIANT_UNKNOWN"
+        else:
+            assert "no longer kept" in (await kernel.roll_back(full.generation)).left_out[0]
+        await fetchable(daemon, kernel.registered)
+
+    go(tmp_path, scenario)

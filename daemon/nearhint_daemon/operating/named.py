@@ -117,10 +117,14 @@ class Named:
         problems = {"verified": "", "": "its binary is no longer kept"}
 
         def why(variant: Variant) -> str:
+            sha256 = variant.artifact.sha256
             for bar in bars:
-                if variant.schedule == bar.schedule or variant.artifact.sha256 == bar.artifact:
+                if variant.schedule == bar.schedule or sha256 == bar.artifact:
                     return f"quarantined by {bar.actor}: {bar.reason}"
-            return problems.get(states.get(variant.id, ""), "rejected since")
+            state = states.get(variant.id, "")
+            if self._store.read_now(lambda reading: reading.get(ArtifactRow, sha256)) is None:
+                state = state if state == "rejected" else ""
+            return problems.get(state, "rejected since")
 
         return why
 

@@ -14,7 +14,7 @@ from nearhint_daemon.operating.acts import Act
 from nearhint_daemon.operating.editing import compacted, lost_hints, position_of, without_variants
 from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store import Store, Writing, queries
-from nearhint_daemon.store.rows import JobRow, MeasurementRow, VariantRow
+from nearhint_daemon.store.rows import ArtifactRow, JobRow, MeasurementRow, VariantRow
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import Traffic
@@ -176,7 +176,8 @@ class Publisher:
         """Publishes what `change` makes of the newest Table; lost hints may be tuned again.
 
         Where it makes no difference there is no new generation, but the acts are recorded. Raises
-        `TableUnknown`, and what `change` raises.
+        `TableUnknown`, what `change` raises, and `TableChanged` where a Variant that is to come
+        back makes room in this moment.
         """
         async with self._locks[key]:
             before = self._tables.newest(key)
@@ -185,8 +186,12 @@ class Publisher:
             edit = change(before)
             after = fitted(edit.table)
             at_s = self._clock()
+            known = {each.artifact.sha256 for each in before.variants}
+            new = {each.artifact.sha256 for each in after.variants} - known
 
             def beside(tx: Writing, seq: int) -> None:
+                if any(tx.get(ArtifactRow, sha256) is None for sha256 in new):
+                    raise TableChanged("the binary of a Variant made room meanwhile")
                 edit.beside(tx)
                 acts.record(tx, key, edit.acts, seq=seq, at_s=at_s)
 
