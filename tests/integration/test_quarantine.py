@@ -210,6 +210,40 @@ def test_what_is_released_is_measured_again_whatever_budget_its_kernels_were_tun
         go(tmp_path, measured_again, **flags)
 
 
+@pytest.mark.parametrize("act", ["quarantine", "release"])
+def test_what_an_act_leaves_to_be_tuned_is_tuned_though_who_asked_went_away(
+    tmp_path: Path, act: str
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        for schedule in SCHEDULES[: None if act == "release" else -1]:
+            await kernel.quarantine(schedule)
+        await daemon.at_rest()
+        core = daemon.core
+        row, publish = core.programs.kernel("", kernel.kernel), core.tables.publish
+        acting = asyncio.ensure_future(
+            core.interventions.quarantine(row, SLOW, reason=REASON, target="", actor="ann")
+            if act == "quarantine"
+            else core.interventions.release(row, SLOW, target="", actor="ann")
+        )
+
+        async def publish_meanwhile(table: Table, **more: Any) -> Table:
+            core.tables.publish = publish  # type: ignore[method-assign]
+            asyncio.get_running_loop().call_soon(acting.cancel)
+            return await publish(table, **more)
+
+        core.tables.publish = publish_meanwhile  # type: ignore[method-assign,assignment]
+        with pytest.raises(asyncio.CancelledError):
+            await acting
+        await daemon.at_rest()
+        if act == "quarantine":
+            assert REASON in (await kernel.table()).reason
+        else:
+            assert schedules(await kernel.table()) == {SLOW}
+
+    go(tmp_path, scenario)
+
+
 def test_a_variant_quarantined_while_it_is_timed_is_not_published(tmp_path: Path) -> None:
     async def scenario(daemon: Running) -> None:
         kernel = await Tuned.at(daemon, 64)

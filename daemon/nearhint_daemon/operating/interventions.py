@@ -30,6 +30,7 @@ from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tuning.budgets import without_budget
 from nearhint_daemon.tuning.publishing import Edit, Edited, Publisher
 from nearhint_daemon.tuning.tuner import AGAIN
+from nearhint_daemon.unbroken import to_its_end
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules.table import Table
@@ -180,10 +181,13 @@ class Interventions:
             unpinned = _unpinned(table, edited, "quarantined", actor)
             return Edit(edited, (act, *unpinned), bar)
 
-        edited = await self._edit(key, act, change, bar)
-        if edited is None:
-            return Quarantined(row, None, 0)
-        return Quarantined(row, edited.table, await self._retune(edited.lost))
+        async def bar_and_tune() -> Quarantined:
+            edited = await self._edit(key, act, change, bar)
+            if edited is None:
+                return Quarantined(row, None, 0)
+            return Quarantined(row, edited.table, await self._retune(edited.lost))
+
+        return await to_its_end(bar_and_tune())
 
     async def release(
         self, kernel: KernelRow, variant: str, *, target: str, actor: str
@@ -210,11 +214,14 @@ class Interventions:
             reason = table.reason if table.variants else ""
             return Edit(replace(table, reason=reason), (act,), lift)
 
-        edited = await self._edit(key, act, change, lift)
-        if edited is None:
-            return Quarantined(row, None, 0)
-        jobs = self._publisher.tuning_of(key)
-        return Quarantined(row, edited.table, await self._retune(jobs, again=True))
+        async def lift_and_tune() -> Quarantined:
+            edited = await self._edit(key, act, change, lift)
+            if edited is None:
+                return Quarantined(row, None, 0)
+            jobs = self._publisher.tuning_of(key)
+            return Quarantined(row, edited.table, await self._retune(jobs, again=True))
+
+        return await to_its_end(lift_and_tune())
 
     async def _edit(
         self,
