@@ -401,6 +401,28 @@ def test_a_variant_is_rejected_and_leaves_its_table_at_once(
     go(tmp_path, scenario)
 
 
+def test_an_earlier_generation_answers_with_nothing_that_ended_its_worker_since(
+    tmp_path: Path,
+) -> None:
+    def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
+        binaries = (each.binary.binary for each in request.measure_hint.candidates)
+        if job == "measure_hint" and any(FAST.encode() in binary for binary in binaries):
+            raise died()
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        before = await kernel.table()
+        assert (await kernel.runs(64, generation=before.generation))[0] == FAST
+        daemon.bench.faults = crash
+        await kernel.tune(1024)
+        assert FAST not in schedules(await kernel.table())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kernel.runs(64, generation=before.generation)
+        assert details(caught.value)["reason"] == "GENERATION_GONE"
+
+    go(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("schedule", [SLOW, SCHEDULES[0]])
 def test_what_was_rejected_while_it_was_timed_elsewhere_does_not_come_back_with_that(
     schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -120,6 +120,24 @@ class Quarantine:
             None,
         )
 
+    def is_rejected(
+        self, namespace: str, kernel: str, target: str, *, schedule: str, variant: str
+    ) -> bool:
+        """Whether a Variant failed since it was served, as one that ended its worker did."""
+        rows = self._store.read_now(
+            lambda reading: list(
+                reading.where(
+                    VariantRow,
+                    namespace=namespace,
+                    kernel=kernel,
+                    target=target,
+                    schedule=schedule,
+                    state="rejected",
+                )
+            )
+        )
+        return any(row.id == variant for row in rows)
+
     def count(self) -> int:
         """How many keys and Variants are quarantined."""
         return self._store.read_now(

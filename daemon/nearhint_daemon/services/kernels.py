@@ -167,14 +167,15 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         return response
 
     def _check_unbarred(self, key: TableKey, table: Table, selection: Selection) -> None:
-        """Raises `GenerationGone` where an earlier Table answers with what is quarantined since."""
+        """Raises `GenerationGone` where an earlier Table answers with what may not serve since."""
         if selection.variant == FALLBACK:
             return
         variant = table.variants[selection.variant]
-        if self._core.quarantine.bar(
-            *key, schedule=variant.schedule, artifact=variant.artifact.sha256
-        ):
+        quarantine = self._core.quarantine
+        if quarantine.bar(*key, schedule=variant.schedule, artifact=variant.artifact.sha256):
             raise GenerationGone("its answer is quarantined since", field="generation")
+        if quarantine.is_rejected(*key, schedule=variant.schedule, variant=variant.id):
+            raise GenerationGone("its answer was rejected since", field="generation")
 
     async def ReportUsage(  # noqa: N802 - the protocol's name
         self, request: pb.ReportUsageRequest, context: Context
