@@ -12,6 +12,8 @@ from tests.integration.daemon_in_process import Running
 from tests.integration.fake_workers import (
     MEDIAN_NS,
     SCHEDULES,
+    Faults,
+    Refusal,
     chain,
 )
 from tests.integration.operated import FAST, REASON, SLOW, Tuned, go, schedules
@@ -204,8 +206,18 @@ def test_the_same_pin_again_is_no_new_generation_but_recorded(tmp_path: Path) ->
     go(tmp_path, scenario)
 
 
+def other_bytes(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+    if job != "compile_variant":
+        return None
+    compiled = worker_pb2.Compiled(binary=b"other bytes")
+    return worker_pb2.WorkerResponse(id=request.id, compiled=compiled)
+
+
+@pytest.mark.parametrize(
+    "faults", [other_bytes, Refusal("compile_variant", "SCHEDULE_INVALID", "no such option")]
+)
 def test_a_pin_goes_with_a_binary_that_is_lost_for_good_and_that_is_recorded(
-    tmp_path: Path,
+    tmp_path: Path, faults: Faults
 ) -> None:
     async def scenario(daemon: Running) -> None:
         kernel = await Tuned.at(daemon, 64)
@@ -214,16 +226,7 @@ def test_a_pin_goes_with_a_binary_that_is_lost_for_good_and_that_is_recorded(
         sha256 = slow.artifact.sha256
         path = daemon.core.config.state_dir / "artifacts" / sha256[:2] / sha256
         path.unlink()
-
-        def other_bytes(
-            job: str, request: worker_pb2.WorkerRequest
-        ) -> worker_pb2.WorkerResponse | None:
-            if job != "compile_variant":
-                return None
-            compiled = worker_pb2.Compiled(binary=b"other bytes")
-            return worker_pb2.WorkerResponse(id=request.id, compiled=compiled)
-
-        daemon.compile.faults = other_bytes
+        daemon.compile.faults = faults
         with pytest.raises(grpc.aio.AioRpcError):
             await kernel.client.fetch(sha256)
         await daemon.at_rest()

@@ -134,9 +134,14 @@ class Variants:
     async def restored(self, row: VariantRow, kernel: KernelRow, target: Target) -> bool:
         """Compiles a Variant whose binary was lost; whether the very same bytes came out.
 
-        What was forgotten with its binary is known again.
+        Another release's compiler may refuse its Schedule. What was forgotten with its binary is
+        known again.
         """
-        compiled = await self._workshop.compile(kernel.ir, row.schedule, target, order=(0, 0))
+        try:
+            compiled = await self._workshop.compile(kernel.ir, row.schedule, target, order=(0, 0))
+        except WorkerRefused as refusal:
+            logs.warning("not_restored", schedule=row.schedule, problem=str(refusal))
+            return False
         if content_hash(compiled.binary) != row.artifact:
             return False
         await self._store.put_artifact(compiled.binary)
