@@ -139,10 +139,7 @@ class JobQueue:
         that is done or has failed for good is left as it is. Raises `QueueFull`, `StoreReadOnly`.
         """
         specs = tuple({spec.key: spec for spec in specs}.values())
-        for spec in specs:
-            # Its outcome is decided: joining it now would be too late.
-            while (job := self._open.get(spec.key)) is not None and job.is_ending:
-                await job.ended.wait()
+        await self._none_is_ending(specs)
         # Meanwhile some may end, and be forgotten with what they brought.
         found = {spec.key: self._open[spec.key] for spec in specs if spec.key in self._open}
         unknown = [spec.key for spec in specs if spec.key not in found]
@@ -164,6 +161,20 @@ class JobQueue:
         return tuple(
             found[spec.key].row if spec.key in found else ended[spec.key] for spec in specs
         )
+
+    async def _none_is_ending(self, specs: Sequence[JobSpec]) -> None:
+        """Waits until the outcome of none is decided and not written: to join it is too late.
+
+        While one ends another may begin to.
+        """
+        is_any = True
+        while is_any:
+            is_any = False
+            for spec in specs:
+                job = self._open.get(spec.key)
+                if job is not None and job.is_ending:
+                    is_any = True
+                    await job.ended.wait()
 
     def listen(self, key: str, listener: Listener) -> Worked | None:
         """Calls `listener` once when the job has ended; None: it has ended or is unknown."""

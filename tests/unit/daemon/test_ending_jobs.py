@@ -272,6 +272,44 @@ def test_who_asks_for_a_job_that_is_being_cancelled_gets_a_new_one(tmp_path: Pat
     with_queue(tmp_path, scenario, handler=work)
 
 
+def test_who_asks_for_several_jobs_joins_none_that_is_cancelled_while_another_ends(
+    tmp_path: Path,
+) -> None:
+    gone = {key: asyncio.Event() for key in "ab"}
+    runs: list[str] = []
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        runs.append(row.key)
+        if runs.count(row.key) > 1:
+            return
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await gone[row.key].wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        def first(row: JobRow) -> None: ...
+
+        wanted = [spec("a"), spec("b")]
+        await queue.ensure(wanted)
+        await soon(lambda: len(runs) == 2)
+        for key in gone:
+            assert queue.listen(key, first)
+        await queue.cancel("b", first)
+        asking = asyncio.ensure_future(queue.ensure(wanted))
+        await asyncio.sleep(0)
+        await queue.cancel("a", first)
+        gone["b"].set()
+        await soon(lambda: not queue.open_among(["b"]))
+        gone["a"].set()
+        async with asyncio.timeout(LIMIT_S):
+            operation = Operations(queue, clock=time.time).create(await asking)
+        await soon(lambda: operation.state is not OperationState.RUNNING)
+        assert (operation.done, operation.failed) == (2, 0)
+
+    with_queue(tmp_path, scenario, handler=work, lane_limit=2)
+
+
 def test_nobody_waits_for_the_end_of_a_job_that_could_not_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
