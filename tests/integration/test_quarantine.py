@@ -244,6 +244,23 @@ def test_what_an_act_leaves_to_be_tuned_is_tuned_though_who_asked_went_away(
     go(tmp_path, scenario)
 
 
+def test_what_an_act_leaves_to_be_tuned_is_tuned_though_a_caller_asked_for_it_and_cancelled(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        await daemon.core.devices.set_policy("cpu", "never", actor="ann")
+        for schedule in SCHEDULES:
+            await kernel.quarantine(schedule)
+        operation = await kernel.client.ensure(kernel.registered, 64)
+        await daemon.core.operations.cancel(operation.id)
+        await daemon.core.devices.set_policy("cpu", "always", actor="ann")
+        await daemon.at_rest()
+        assert REASON in (await kernel.table()).reason
+
+    go(tmp_path, scenario)
+
+
 def test_a_variant_quarantined_while_it_is_timed_is_not_published(tmp_path: Path) -> None:
     async def scenario(daemon: Running) -> None:
         kernel = await Tuned.at(daemon, 64)

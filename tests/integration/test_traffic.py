@@ -19,6 +19,7 @@ from tests.integration.fake_workers import (
     chain,
     lowered,
 )
+from tests.integration.waiting import until
 
 from nearhint_daemon.services.requests import read_sizes
 from nearhint_daemon.store import Reading
@@ -365,6 +366,25 @@ def test_hints_that_a_full_queue_refused_are_asked_for_again(tmp_path: Path) -> 
             daemon.core.jobs._limit = room
             await replay.run([3000], reports=2)
             assert replay.hints() == [16, 3000]
+
+    asyncio.run(scenario())
+
+
+def test_hints_that_traffic_wants_are_tuned_though_a_caller_asked_for_them_and_cancelled(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, traffic_half_life_s=HALF_LIFE_S) as daemon:
+            replay = await replayed(daemon, 16)
+            await daemon.core.devices.set_policy("cpu", "never", actor="test")
+            replaying = asyncio.ensure_future(replay.run([4096], reports=2))
+            await until(daemon.core.jobs.running)
+            registered = await daemon.client.register(chain(1, high=100_000))
+            operation = await daemon.client.ensure(registered, 4096)
+            await daemon.core.operations.cancel(operation.id)
+            await daemon.core.devices.set_policy("cpu", "always", actor="test")
+            await replaying
+            assert replay.hints() == [16, 4096]
 
     asyncio.run(scenario())
 

@@ -17,8 +17,8 @@ class OpenJob:
     """One job of the queue. `is_ending`: its outcome is decided, and not written yet.
 
     It `is_unwanted` once it was cancelled, until somebody asks for it again: where that could not
-    be written, it is not done for nobody. `asking` are those that are about to listen. `ended`
-    tells who waits for the end to look again.
+    be written, it is not done for nobody. `asking` are those that are about to listen; where it
+    `is_own` the daemon itself wants it. `ended` tells who waits for the end to look again.
     """
 
     row: JobRow
@@ -33,6 +33,7 @@ class OpenJob:
     losses: int = 0
     is_ending: bool = False
     is_unwanted: bool = False
+    is_own: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def go_on(self) -> None:

@@ -158,6 +158,8 @@ class JobQueue:
                 await asyncio.shield(job.stored)
         for spec in specs:
             self._raise_priority(spec)
+            if spec.is_own and spec.key in self._open:
+                self._open[spec.key].is_own = True
         return tuple(
             found[spec.key].row if spec.key in found else ended[spec.key] for spec in specs
         )
@@ -201,7 +203,7 @@ class JobQueue:
             await job.ended.wait()
 
     async def cancel(self, key: str, listener: Listener) -> None:
-        """`listener` no longer waits; a job that nobody waits for is cancelled.
+        """`listener` no longer waits; a job that nobody waits for or wants is cancelled.
 
         Raises `StoreReadOnly` where that could not be kept; the listener then waits still.
         """
@@ -209,7 +211,7 @@ class JobQueue:
         if job is None or listener not in job.listeners or job.is_ending:
             return  # its end is told, unless it cannot be written: then this may be asked again
         job.listeners.remove(listener)
-        if job.listeners or job.asking:
+        if job.listeners or job.asking or job.is_own:
             return
         if job.task is not None:
             job.is_ending = True

@@ -38,6 +38,7 @@ class JobSpec:
     stage: int = 0
     client: str = ""
     is_repeatable: bool = False
+    is_own: bool = False
 
 
 Heat = Callable[[JobRow], int]

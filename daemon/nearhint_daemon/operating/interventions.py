@@ -257,6 +257,7 @@ class Interventions:
                 priority=Priority.REFINEMENT,
                 stage=row.stage,
                 is_repeatable=True,
+                is_own=True,
             )
             for row in rows
             if self._compiler_version in row.key.split("/")[-2:]  # an effort may follow

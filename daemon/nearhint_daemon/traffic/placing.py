@@ -392,7 +392,7 @@ class Placer:
                 continue
             specs = [
                 # A hint that was let go and comes back is measured again.
-                replace(spec, is_repeatable=True)
+                replace(spec, is_repeatable=True, is_own=True)
                 for spec in hint_jobs(
                     wish, version=self._compiler_version, priority=Priority.REFINEMENT, client=""
                 )
