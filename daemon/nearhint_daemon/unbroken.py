@@ -10,6 +10,18 @@ from typing import Any, TypeVar
 ResultT = TypeVar("ResultT")
 
 
+def on_its_own(work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
+    """Work for whoever waits for it, shielded; where nobody is left, its failure is no news."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_hear)
+    return task
+
+
+def _hear(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
 async def to_its_end(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """What `work` returns; who is cancelled meanwhile goes on waiting, and is cancelled then.
 
@@ -22,6 +34,5 @@ async def to_its_end(work: Coroutine[Any, Any, ResultT]) -> ResultT:
         while not task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # who asked is not there any more
+        _hear(task)  # who asked is not there any more
         raise

@@ -24,6 +24,7 @@ from nearhint_daemon.jobs.open_job import OpenJob, asked_for
 from nearhint_daemon.jobs.spec import Handler, JobSpec, Listener, Observer, Priority
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.unbroken import on_its_own
 from nearhint_daemon.workers.errors import WorkerLost
 
 LEASE_S = 300.0
@@ -335,7 +336,7 @@ class JobQueue:
             for spec in specs
         ]
         # The commit goes on if whoever asked first goes away: others wait for the same rows.
-        await asyncio.shield(asyncio.ensure_future(self._store_new(made)))
+        await asyncio.shield(on_its_own(self._store_new(made)))
         return {job.row.key: job for job in made}
 
     async def _store_new(self, made: Sequence[OpenJob]) -> None:
@@ -431,7 +432,7 @@ class JobQueue:
             return  # what a job began for others, too, may go on without it
         if job.counted is None:
             row = job.row = replace(job.row, attempts=job.row.attempts + 1)
-            job.counted = asyncio.ensure_future(self._store.write(lambda tx: tx.put_all([row])))
+            job.counted = on_its_own(self._store.write(lambda tx: tx.put_all([row])))
         await asyncio.shield(job.counted)
 
     async def _settle(self, job: OpenJob, failure: BaseException | None, seconds: float) -> None:

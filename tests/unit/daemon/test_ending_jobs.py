@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -18,6 +19,7 @@ from nearhint_daemon import logs
 from nearhint_daemon.errors import HintTooLarge, JobCancelled, NoVariant, StoreReadOnly
 from nearhint_daemon.jobs import RESTARTS, SUSPECTED_RESTARTS, JobQueue, Priority
 from nearhint_daemon.jobs import queue as job_queue
+from nearhint_daemon.jobs.hands import given
 from nearhint_daemon.jobs.spec import Listener
 from nearhint_daemon.operations import Operations, OperationState
 from nearhint_daemon.store import Store, Writing, queries
@@ -525,3 +527,35 @@ def test_what_was_cancelled_while_the_disk_was_full_runs_again_only_if_somebody_
         assert len(begun) == 1 + is_asked_for
 
     with_queue(tmp_path, scenario, handler=until(goes_on, begun=begun))
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+def test_what_a_full_disk_says_to_nobody_any_more_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """Who asks for a job, or works on it, goes away while its row is being written."""
+    disk = FullAt(monkeypatch, "a", state)
+    goes_on, problems = asyncio.Event(), list[dict[str, Any]]()
+
+    async def work(row: JobRow, payload: Mapping[str, Any]) -> None:
+        await goes_on.wait()
+        async with given():
+            raise AssertionError("no worker gets what is not counted")
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: problems.append(found))
+        if state == "running":
+            await queue.ensure([spec("a")])
+        async with Held(store):
+            asking = asyncio.ensure_future(queue.ensure([spec("a")]))
+            goes_on.set()
+            await soon(lambda: not store._writer._queue.empty())
+            (queue._open["a"].task or asking).cancel()
+            del asking
+        await soon(lambda: disk.refused and not queue.running())
+        queue._open.clear()
+        await stored(store)
+        gc.collect()
+
+    with_queue(tmp_path, scenario, handler=work)
+    assert problems == []
