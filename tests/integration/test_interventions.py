@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -19,11 +20,13 @@ from tests.integration.fake_workers import (
 from tests.integration.operated import FAST, REASON, SLOW, Tuned, go, schedules
 from tests.integration.statuses import details, what_to_do
 
-from nearhint_daemon.store.rows import ActRow, QuarantinedVariantRow, VariantRow
+from nearhint_daemon.store.rows import ActRow, JobRow, QuarantinedVariantRow, VariantRow
+from nearhint_daemon.tuning.companions import without_companions
 from nearhint_daemon.tuning.publishing import RANKED_LIMIT, VARIANTS_LIMIT
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import types_pb2, worker_pb2
+from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT
 
 # ------------------------------------------------------------------------------------------- pins
@@ -256,6 +259,29 @@ def test_a_rollback_publishes_an_earlier_table_again(tmp_path: Path) -> None:
         # Tuning goes on from it: what it does not have may be asked for again.
         await kernel.tune(1024)
         assert [row.dims for row in (await kernel.table()).hints] == [(64,), (1024,)]
+
+    go(tmp_path, scenario)
+
+
+def test_a_hint_that_a_rollback_takes_away_before_its_search_has_ended_is_searched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would count as done, and nobody who asks could have it."""
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        earlier = await kernel.table()
+        beside = daemon.core.crossing.beside
+
+        async def after_a_rollback(row: JobRow, payload: Mapping[str, Any], dims: Dims) -> None:
+            monkeypatch.setattr(daemon.core.crossing, "beside", beside)
+            await kernel.roll_back(earlier.generation)
+            await beside(row, payload, dims)
+
+        monkeypatch.setattr(daemon.core.crossing, "beside", after_a_rollback)
+        await kernel.tune(1024)
+        hints = {row.dims: row.tier for row in without_companions(await kernel.table())}
+        assert hints == {(64,): 2, (1024,): 2}
 
     go(tmp_path, scenario)
 

@@ -18,7 +18,13 @@ from weakref import WeakValueDictionary
 
 from nearhint_daemon import logs
 from nearhint_daemon.bandwidths import Bandwidths
-from nearhint_daemon.errors import HintTooLarge, HintUnreachable, LoweringWrong, NoVariant
+from nearhint_daemon.errors import (
+    HintTooLarge,
+    HintUnreachable,
+    LoweringWrong,
+    NoVariant,
+    TableChanged,
+)
 from nearhint_daemon.jobs import JobQueue, JobSpec
 from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.store import Store, queries
@@ -216,7 +222,11 @@ class Tuner:
             raise
 
     async def reach_t2(self, row: JobRow, payload: Mapping[str, Any]) -> None:
-        """Does a `tune2` job."""
+        """Does a `tune2` job.
+
+        Raises `TableChanged` where what it has found is gone before it ends, as after a rollback:
+        it would count as done, and nobody who asks could have the hint.
+        """
         task = await self._tasks.of(row, payload)
         effort = Effort(payload.get("effort", Effort.FULL))
         again = bool(payload.get(AGAIN))
@@ -233,9 +243,12 @@ class Tuner:
                 other = await self._tasks.of(row, payload, dims=dims)
                 await self._search(other, await self._listed(other, effort), effort, again=again)
         await self._search(task, listed, effort, again=again)
+        was_known = self._is_known(task)
         if not is_alone:
             await self._crossing.beside(row, payload, task.dims)
         await self._bandwidths.want(task.target)
+        if was_known and not self._is_known(task):
+            raise TableChanged("the hint left its Table, or lost its default Variant, meanwhile")
 
     async def _reach_at_once(self, task: Task) -> bool:
         """Does a quick search where nothing is known yet, T1 and T2 in one; False elsewhere."""
@@ -347,6 +360,10 @@ class Tuner:
         table = self._tables.newest(task.table_key)
         rows = () if table is None else table.hints
         return next((row for row in rows if row.dims == task.dims), None)
+
+    def _is_known(self, task: Task) -> bool:
+        row = self._row(task)
+        return row is not None and self._is_complete(task, row)
 
     def _is_complete(self, task: Task, row: HintRow) -> bool:
         table = self._tables.newest(task.table_key)
