@@ -14,6 +14,7 @@ from tests.integration.fake_workers import (
     chain,
     compiled,
 )
+from tests.integration.operated import Tuned
 
 from nearhint_daemon.store import Reading
 from nearhint_daemon.store.rows import JobRow
@@ -24,7 +25,8 @@ from nearhint_proto.v1 import kernel_service_pb2, types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import Divisible, Guard
-from nearhint_rules.table import HINT_LIMIT
+from nearhint_rules.metrics import Dims
+from nearhint_rules.table import HINT_LIMIT, Table
 
 DEFAULT = "cpu.rows vector=8"
 LINE = (16, 64, 256, 1024)
@@ -247,3 +249,39 @@ def test_a_table_that_hints_fill_meanwhile_gets_no_companion(tmp_path: Path) -> 
             assert len(beside) == 1
 
     asyncio.run(scenario())
+
+
+def test_what_a_rollback_takes_away_is_crossed_again_with_what_is_asked_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        _, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            kernel = await Tuned.at(daemon, *LINE)
+            before = await kernel.table()
+            first = min(each.generation for each in (await kernel.listed()).generations)
+            await kernel.roll_back(first)
+            await kernel.tune(*LINE)
+            assert timed_at(await kernel.table()) == timed_at(before)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_released_is_crossed_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        _, compile_pool, bench = scripted()
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            kernel = await Tuned.at(daemon, *LINE)
+            before = await kernel.table()
+            await kernel.quarantine(own(64))
+            await daemon.at_rest()
+            await kernel.release(own(64))
+            await daemon.at_rest()
+            assert timed_at(await kernel.table()) == timed_at(before)
+
+    asyncio.run(scenario())
+
+
+def timed_at(table: Table) -> dict[Dims, set[str]]:
+    return {
+        row.dims: {table.variants[position].schedule for position, _ in row.ranked}
+        for row in table.hints
+    }

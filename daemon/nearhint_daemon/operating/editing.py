@@ -127,6 +127,23 @@ def lost_hints(before: Table, after: Table) -> set[Dims]:
     return {row.dims for row in before.hints if not _is_as_good(row, kept.get(row.dims), after)}
 
 
+def lacks_timings(before: Table, after: Table) -> bool:
+    """Whether `after` has not all timings that `before` had of the Variants that both have.
+
+    What was measured between hints, beyond and beside them, may then be asked again.
+    """
+    kept = {row.dims: _ranked(after, row) for row in after.hints}
+    known = {variant.id for variant in after.variants}
+    return any(
+        row.dims not in kept or not (_ranked(before, row) & known) <= kept[row.dims]
+        for row in before.hints
+    )
+
+
+def _ranked(table: Table, row: HintRow) -> set[str]:
+    return {table.variants[position].id for position, _ in row.ranked}
+
+
 def _is_as_good(before: HintRow, row: HintRow | None, after: Table) -> bool:
     return (
         row is not None

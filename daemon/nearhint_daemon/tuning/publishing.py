@@ -11,7 +11,13 @@ from nearhint_daemon import logs
 from nearhint_daemon.errors import TableChanged, TableUnknown, WorkerRefused
 from nearhint_daemon.operating import acts
 from nearhint_daemon.operating.acts import Act
-from nearhint_daemon.operating.editing import compacted, lost_hints, position_of, without_variants
+from nearhint_daemon.operating.editing import (
+    compacted,
+    lacks_timings,
+    lost_hints,
+    position_of,
+    without_variants,
+)
 from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import ArtifactRow, JobRow, MeasurementRow, VariantRow
@@ -24,6 +30,7 @@ from nearhint_daemon.tuning.drift import carried
 from nearhint_daemon.tuning.matrix import shared
 from nearhint_daemon.tuning.tasks import Task
 from nearhint_daemon.tuning.tuning_jobs import (
+    cross_prefix,
     fallback_prefixes,
     hint_prefixes,
     tune_prefixes,
@@ -199,6 +206,8 @@ class Publisher:
                 await self._store.write(lambda tx: beside(tx, tx.next_seq()))
                 return Edited(before, ())
             lost = tunes_of(key, lost_hints(before, after))
+            if lacks_timings(before, after):
+                lost.append(cross_prefix(key))
             jobs = self._store.read_now(lambda reading: queries.ended_jobs_under(reading, lost))
             await self._store.write(lambda tx: queries.delete_jobs_under(tx, lost))
             return Edited(await self._tables.publish(after, beside=beside), jobs)
@@ -233,8 +242,8 @@ class Publisher:
         logs.warning("variant_rejected", kernel=row.kernel, schedule=row.schedule, problem=problem)
 
     def tuning_of(self, key: TableKey) -> tuple[JobRow, ...]:
-        """The ended jobs that tuned a Kernel on a Target."""
-        prefixes = tune_prefixes(key)
+        """The ended jobs that tuned a Kernel on a Target, and crossed what they found."""
+        prefixes = (*tune_prefixes(key), cross_prefix(key))
         return self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
 
     def _unbarred(self, timed: Timed, table: Table) -> Timed:

@@ -11,6 +11,7 @@ from nearhint_daemon.errors import InvalidRequest
 from nearhint_daemon.operating.editing import (
     as_it_was,
     compacted,
+    lacks_timings,
     lost_hints,
     with_pin,
     without_pins,
@@ -136,6 +137,15 @@ def test_hints_that_are_gone_or_less_tuned_are_lost() -> None:
     assert lost_hints(before, after) == {(64,), (256,)}
     assert lost_hints(after, before) == set()
     assert lost_hints(before, replace(before, default=1)) == {(16,), (64,), (256,)}
+
+
+def test_timings_are_lost_with_rows_and_with_ranks_of_what_stays() -> None:
+    before = table(row((16,), {0: 1000, 1: 900, 2: 1100}), row((64,), {0: 1000}))
+    assert not lacks_timings(before, before)
+    assert not lacks_timings(before, compacted(without_variants(before, {variant(1).id})))
+    assert lacks_timings(before, replace(before, hints=before.hints[:1]))
+    assert lacks_timings(before, table(row((16,), {0: 1000, 1: 900}), row((64,), {0: 1000})))
+    assert not lacks_timings(table(row((16,), {0: 1000})), before)
 
 
 def test_a_change_is_told_in_one_line() -> None:
