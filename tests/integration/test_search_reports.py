@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.integration.daemon_in_process import Running, running
+from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import (
     SCHEDULES,
     FakeBenchPool,
@@ -17,14 +20,15 @@ from tests.integration.fake_workers import (
 )
 
 from nearhint_daemon import logs
-from nearhint_daemon.store import queries
-from nearhint_daemon.store.rows import TriedRow
+from nearhint_daemon.store import Reading, queries
+from nearhint_daemon.store.rows import TriedRow, VariantRow
 from nearhint_daemon.tuning.search_reports import TILES, TRIED_ROWS
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, worker_pb2
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import Divisible, Guard, size_facts_hold
 
+LOOKS_LIMIT = 1000
 LISTED = (
     "cpu.rows vector=8",
     "cpu.rows vector=16",
@@ -134,30 +138,33 @@ def test_what_was_tried_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+GUARD = Guard((Divisible(Sym("k0"), 64),))
+PROBLEM = "the Guard allows none of the sizes to run at"
+
+
+def guarded(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+    asked = request.compile_variant
+    if job != "compile_variant" or asked.schedule != SCHEDULES[1]:
+        return None
+    made = answer(request)
+    made.compiled.guard.CopyFrom(convert.guard_to_proto(GUARD))
+    return made
+
+
+def verify(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+    """Where all awkward sizes are too large, a hint is all that a Variant can be verified at."""
+    asked = request.verify_variant
+    if job != "verify_variant" or not asked.candidate.binary.guard.facts:
+        return None
+    if size_facts_hold(GUARD, convert.size_hint_from_proto(asked.sizes[0])):
+        return None
+    return worker_pb2.WorkerResponse(id=request.id, verdict=worker_pb2.Verdict(problem=PROBLEM))
+
+
 @pytest.mark.parametrize("asked", [((16,), (64,)), ((16, 64),)])
 def test_a_variant_that_no_size_of_a_hint_may_run_is_verified_at_another_hint(
     asked: tuple[tuple[int, ...], ...], tmp_path: Path
 ) -> None:
-    """Where all awkward sizes are too large, a hint is all that it can be verified at."""
-    guard = Guard((Divisible(Sym("k0"), 64),))
-    problem = "the Guard allows none of the sizes to run at"
-
-    def guarded(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
-        asked = request.compile_variant
-        if job != "compile_variant" or asked.schedule != SCHEDULES[1]:
-            return None
-        made = answer(request)
-        made.compiled.guard.CopyFrom(convert.guard_to_proto(guard))
-        return made
-
-    def verify(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
-        asked = request.verify_variant
-        if job != "verify_variant" or not asked.candidate.binary.guard.facts:
-            return None
-        if size_facts_hold(guard, convert.size_hint_from_proto(asked.sizes[0])):
-            return None
-        return worker_pb2.WorkerResponse(id=request.id, verdict=worker_pb2.Verdict(problem=problem))
-
     async def scenario() -> None:
         async with running(
             tmp_path,
@@ -173,6 +180,47 @@ def test_a_variant_that_no_size_of_a_hint_may_run_is_verified_at_another_hint(
             tried = daemon.core.store.read_now(
                 lambda reading: tuple(reading.where(TriedRow, dims="16", schedule=SCHEDULES[1]))
             )
-            assert [(row.outcome, row.reason) for row in tried] == [("not_measured", problem)]
+            assert [(row.outcome, row.reason) for row in tried] == [("not_measured", PROBLEM)]
+
+    asyncio.run(scenario())
+
+
+def test_who_comes_as_a_variant_was_tried_in_vain_for_another_hint_has_it_tried_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn was the very one in which that attempt ended: it must take no part in it."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, compile=FakeCompilePool(faults=guarded)) as daemon:
+            registered = await daemon.client.register(chain(1))
+            core, (name,) = daemon.core, kernels_in(registered.plan)
+            kernel, target = (
+                core.programs.kernel("", name),
+                core.programs.target(registered.target_id),
+            )
+            row = await core.variants.built(kernel, SCHEDULES[1], target, order=(1, 1))
+            late: list[asyncio.Task[VariantRow]] = []
+
+            def verified(size: int) -> Coroutine[Any, Any, VariantRow]:
+                sizes = {"k0": size}
+                return core.variants.verified(row, kernel, target, sizes, threads=1, order=(1, 1))
+
+            def beside(
+                job: str, request: worker_pb2.WorkerRequest
+            ) -> worker_pb2.WorkerResponse | None:
+                if job == "verify_variant" and not late:
+                    late.append(asyncio.create_task(verified(64)))
+                return verify(job, request)
+
+            looks, read_now = itertools.count(), core.store.read_now
+
+            def looked_at(work: Callable[[Reading], Any]) -> Any:
+                assert next(looks) < LOOKS_LIMIT, "it goes round and round, and lets nobody in"
+                return read_now(work)
+
+            monkeypatch.setattr(core.store, "read_now", looked_at)
+            daemon.bench.faults = beside
+            assert (await verified(16)).state == "compiled"
+            assert (await late[0]).state == "verified"
 
     asyncio.run(scenario())

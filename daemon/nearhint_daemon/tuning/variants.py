@@ -170,7 +170,9 @@ class Variants:
     ) -> VariantRow:
         while True:
             task = self._flights.get(key)
-            if task is None:
+            # One that has just ended was another's: to take part in it again and again would let
+            # nobody in, whoever takes it away included.
+            if task is None or task.done():
                 task = asyncio.ensure_future(work())
                 self._flights[key] = task
                 task.add_done_callback(lambda done: self._land(key, done))
@@ -181,7 +183,8 @@ class Variants:
                 budgets.check()  # it was another's: now it is ours
 
     def _land(self, key: tuple[str, VariantKey], task: asyncio.Task[VariantRow]) -> None:
-        self._flights.pop(key, None)
+        if self._flights.get(key) is task:
+            del self._flights[key]
         if not task.cancelled():
             task.exception()  # seen by those who wait; nobody may be left
 
