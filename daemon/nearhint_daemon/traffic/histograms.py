@@ -210,7 +210,10 @@ class Traffic:
         self._steps = Recent[tuple[str, str], tuple[Step, ...]](PROGRAMS_KEPT)
 
     async def load(self) -> None:
-        """Takes up what an earlier daemon wrote; no clock of its was ahead of ours."""
+        """Takes up what an earlier daemon wrote, and has not faded since.
+
+        No clock of its was ahead of ours.
+        """
         rows = await self._store.read(queries.traffic)
         now_s = self._clock()
         for row in rows:
@@ -230,6 +233,8 @@ class Traffic:
                     sizes=row.sizes,
                 )
             )
+        self._faded_at_s = -math.inf
+        self._fade()
 
     def note(self, client_id: str, namespace: str, program: str, sizes: str, calls: int) -> None:
         """Notes calls of a Program at sizes (`s0=8,s1=16`), as a client reported them."""

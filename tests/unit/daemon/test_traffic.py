@@ -222,6 +222,30 @@ def test_traffic_outlives_the_daemon_up_to_the_last_write(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+def test_what_faded_while_no_daemon_ran_is_not_taken_up(tmp_path: Path) -> None:
+    """Or the first calls after a night would be all that is known, and known for long."""
+
+    async def scenario() -> None:
+        first = Kept(tmp_path)
+        await first.store.start()
+        await first.meet(16, 64, calls=40)
+        await first.traffic.flush()
+        await first.store.close()
+        second = Kept(tmp_path)
+        second.clock.now_s = first.clock.now_s + 48 * HALF_LIFE_S
+        await second.store.start()
+        await second.traffic.load()
+        assert second.traffic.kernels() == ()
+        await second.meet(16)
+        await second.traffic.flush()
+        assert {met.first_at_s for met in second.traffic.met("", KERNEL)} == {second.clock.now_s}
+        rows = second.store.read_now(lambda reading: list(reading.where(TrafficRow)))
+        assert {row.dims for row in rows} == {"16"}
+        await second.store.close()
+
+    asyncio.run(scenario())
+
+
 def test_what_is_dropped_and_what_fades_leaves_the_store(tmp_path: Path) -> None:
     async def scenario() -> None:
         kept = Kept(tmp_path)
