@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import GenerationGone, InvalidRequest
@@ -129,6 +130,8 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
             )
         if request.compile_only:
             specs = compile_jobs(specs)
+        lost = await self._core.tuner.lost(specs)
+        specs = [replace(spec, is_repeatable=spec.key in lost) for spec in specs]
         jobs = self._core.jobs
         keys = [spec.key for spec in specs]
         specs = self._core.budgets.open(specs, budget_s=budget_s, open_before=jobs.open_among(keys))

@@ -10,7 +10,7 @@ both at once: its own candidates are few. What was built for one hint is only ti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ from nearhint_daemon.tuning.matrix import FEW, SEARCHED_TIER, shared
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.search_reports import of_pruned
 from nearhint_daemon.tuning.tasks import Task, Tasks
-from nearhint_daemon.tuning.tuning_jobs import Wish, hint_key, wished_jobs
+from nearhint_daemon.tuning.tuning_jobs import TUNE, Wish, hint_key, wished_jobs
 from nearhint_daemon.tuning.winners import Winners, elsewhere
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
@@ -49,7 +49,7 @@ from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import HintRow, Table, is_complete
+from nearhint_rules.table import HINT_LIMIT, HintRow, Table, answering, is_complete
 from nearhint_rules.target import Target
 
 DEFAULTS_TRIED = 4
@@ -130,6 +130,37 @@ class Tuner:
             )
             await asyncio.sleep(0)  # hundreds of Kernels at hundreds of hints take seconds
         return specs
+
+    async def lost(self, specs: Sequence[JobSpec]) -> frozenset[str]:
+        """The keys of those of these jobs that have tuned a hint which its Table has not.
+
+        It went in the very commit that says so, or the Table was damaged. A full Table has no room
+        for it.
+        """
+        tuning = {spec.key: spec for spec in specs if spec.kind in TUNE.values()}
+        known: dict[tuple[TableKey, str], Collection[Dims] | None] = {}
+        found: list[str] = []
+        for key in self._jobs.reached(list(tuning)):
+            spec = tuning[key]
+            table_key = (spec.namespace, spec.payload["kernel"], spec.payload["target"])
+            site = table_key, spec.payload["fallback"]
+            if site not in known:
+                known[site] = self._tuned(*site)
+                await asyncio.sleep(0)  # there may be hundreds
+            buckets = known[site]
+            if buckets is not None and bucket(spec.payload["dims"]) not in buckets:
+                found.append(key)
+        return frozenset(found)
+
+    def _tuned(self, key: TableKey, fallback: str) -> Collection[Dims] | None:
+        """The buckets that have a hint for a Fallback; None: no more are to come."""
+        table = self._tables.newest(key)
+        if table is None:
+            return ()
+        is_given_up = bool(table.reason) and not table.variants
+        if is_given_up or len(table.hints) >= HINT_LIMIT:
+            return None
+        return frozenset(bucket(row.dims) for row in answering(table, fallback))
 
     def _wishes(
         self,
