@@ -18,6 +18,7 @@ from tests.integration.fake_workers import (
     answer,
     chain,
     lowered,
+    schedule_of,
 )
 from tests.integration.waiting import until
 
@@ -575,5 +576,30 @@ def test_what_calls_have_often_is_served_by_what_was_timed_there(tmp_path: Path)
             tmp_path, bench=FakeBenchPool(), traffic_half_life_s=HALF_LIFE_S
         ) as daemon:
             assert daemon.core.tables.newest(key) == table
+
+    asyncio.run(scenario())
+
+
+def test_sizes_at_which_the_default_cannot_be_timed_keep_no_others_from_being_probed(
+    tmp_path: Path,
+) -> None:
+    def faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        response = off_between_hints(job, request)
+        if response is not None and measured_size(request) == 500:
+            names = {each.id: schedule_of(each) for each in request.measure_hint.candidates}
+            for candidate in response.measured.candidates:
+                if names[candidate.id] == SCHEDULES[0]:
+                    candidate.ClearField("timing")
+                    candidate.problem = "never quiet"
+        return response
+
+    async def scenario() -> None:
+        bench = FakeBenchPool(faults=faults)
+        async with running(tmp_path, bench=bench, traffic_half_life_s=HALF_LIFE_S) as daemon:
+            replay = await replayed(daemon, *ASKED)
+            timed = daemon.bench.asked["measure_hint"]
+            await replay.run([300, 500], reports=1)
+            assert [row.dims for row in replay.table().probes] == [(300,)]
+            assert daemon.bench.asked["measure_hint"] == timed + 2
 
     asyncio.run(scenario())

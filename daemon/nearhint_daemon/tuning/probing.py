@@ -73,7 +73,11 @@ class Probing:
             if _is_known(table, task):
                 return None
             ready = await self._contests.ready(task, _schedules(table, task))
-            return await self._contests.timed(task, ready)
+            timed = await self._contests.timed(task, ready)
+            default = table.variants[table.default].id
+            if default not in {row.id for row, _, _ in timed.variants}:
+                raise NoVariant("the default Variant was not timed there")
+            return timed
 
 
 def _is_known(table: Table, task: Task) -> bool:
