@@ -29,7 +29,7 @@ class LoweringChecks:
         key = f"{row.namespace}/{row.id}"
         if not row.verdict:
             running = self._running.get(key)
-            if running is None:
+            if running is None or running.done():  # what has just ended was another's
                 running = asyncio.ensure_future(self._check(task, key))
                 self._running[key] = running
                 running.add_done_callback(lambda done: self._checked(key, done))
@@ -38,7 +38,8 @@ class LoweringChecks:
             raise LoweringWrong(row.problem)
 
     def _checked(self, key: str, task: asyncio.Task[FallbackRow]) -> None:
-        self._running.pop(key, None)
+        if self._running.get(key) is task:
+            del self._running[key]
         if not task.cancelled():
             task.exception()  # seen by those who wait; nobody may be left
 
