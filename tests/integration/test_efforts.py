@@ -10,9 +10,11 @@ import pytest
 from tests.integration.daemon_in_process import running
 from tests.integration.fake_workers import FakeBenchPool, FakeCompilePool, Script, chain
 from tests.integration.statuses import details
+from tests.integration.test_traffic import one_kernel
 
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.store.rows import JobRow
+from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import operation_service_pb2, worker_pb2
 
@@ -181,6 +183,41 @@ def test_efforts_of_two_clients_at_once_time_nothing_twice(tmp_path: Path) -> No
             names = [name for _, names in script.timed for name in names]
             assert names.count(SECOND) == 1
             assert names.count(FIRST) <= 2  # once more beside what came after it
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "efforts",
+    [(pb.EFFORT_QUICK,), (pb.EFFORT_FULL, pb.EFFORT_QUICK), (pb.EFFORT_FULL, pb.EFFORT_MAX)],
+)
+def test_original_ops_whose_lowering_is_wrong_are_in_no_table_whatever_the_effort(
+    tmp_path: Path, efforts: tuple[pb.Effort.ValueType, ...]
+) -> None:
+    """Another Program's, of which the same Kernel was made rightly, were timed there before."""
+    second = chain(1, high=100_000)
+
+    def wrong(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
+        if job != "check_lowering":
+            return None
+        fallback = convert.fallback_from_proto(request.check_lowering.fallback)
+        is_ok = fallback.program.symbols[0].high != second.symbols[0].high
+        verdict = worker_pb2.Verdict(is_ok=is_ok, problem="" if is_ok else "max error 3")
+        return worker_pb2.WorkerResponse(id=request.id, verdict=verdict)
+
+    async def scenario() -> None:
+        pools = FakeCompilePool(faults=one_kernel), FakeBenchPool(faults=wrong)
+        async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
+            first = await daemon.client.register(chain(1))
+            assert (await daemon.client.tuned(first, 64)).failed == 0
+            registered = await daemon.client.register(second)
+            (step,) = (each.launch for each in registered.plan.steps)
+            for effort in efforts:
+                operation = await daemon.client.tuned(registered, 64, effort=effort)
+                assert "LOWERING_WRONG" in str(operation.error)
+            (table,) = await daemon.client.tables_of(registered)
+            timed = {each.fallback for row in table.hints for each in row.fallbacks}
+            assert step.fallback not in timed
 
     asyncio.run(scenario())
 

@@ -261,6 +261,9 @@ class Tuner:
         task = await self._tasks.of(row, payload)
         effort = Effort(payload.get("effort", Effort.FULL))
         again = bool(payload.get(AGAIN))
+        # T1 need not have come before: of a quick search there is none, and one that failed for
+        # this very reason is no reason not to begin.
+        await self._require_lowering(task)
         if effort == Effort.QUICK and await self._reach_at_once(task):
             await self._bandwidths.want(task.target)
             return
@@ -286,7 +289,6 @@ class Tuner:
         async with self._contests.hint(task):
             if self._row(task) is not None:
                 return False
-            await self._require_lowering(task)
             first = self._first.setdefault(task.table_key, asyncio.Lock())
             async with first:
                 table = self._tables.newest(task.table_key)
