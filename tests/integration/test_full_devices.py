@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.integration.daemon_in_process import Running, running
+from tests.integration.daemon_in_process import Running, hints_of, running
 from tests.integration.fake_workers import (
     SCHEDULES,
     FakeBenchPool,
@@ -119,6 +119,32 @@ def test_hints_whose_search_a_full_device_kept_back_are_crossed_after_it(
             assert (await daemon.client.tuned(registered, *HINTS)).failed > 0
             full.lasts = False
             await tuned_and_crossed(daemon, registered)
+
+    asyncio.run(scenario())
+
+
+def test_a_search_that_another_left_undone_is_done_for_who_asks_at_other_hints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their own are crossed with it, and it may be long since anybody asked for it."""
+    monkeypatch.setattr(queue, "RETRY_S", 0.0)
+    full = Full("measure_hint")
+
+    async def scenario() -> None:
+        async with running(tmp_path, bench=FakeBenchPool()) as daemon:
+            registered = await daemon.client.register(chain(1))
+            none = kernel_service_pb2.EFFORT_NONE
+            assert (await daemon.client.tuned(registered, 16, effort=none)).failed == 0
+            daemon.bench.faults = full
+            assert (await daemon.client.tuned(registered, 16)).passing == 1
+            full.lasts = False
+            asked = await daemon.client.tuned(registered, *HINTS)
+            assert (asked.done, asked.failed, asked.passing) == (5, 1, 1)
+            await daemon.at_rest()
+            asked = await daemon.client.tuned(registered, *HINTS)
+            assert (asked.done, asked.failed) == (5, 0)
+            (table,) = await daemon.client.tables_of(registered)
+            assert {row.dims[0]: row.tier for row in hints_of(table)} == {16: 2, 64: 2, 1024: 2}
 
     asyncio.run(scenario())
 

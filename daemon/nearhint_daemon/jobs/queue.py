@@ -238,10 +238,10 @@ class JobQueue:
             if key in self._open or (key in ended and ended[key].state == "done")
         )
 
-    def may_come(self, prefixes: Iterable[str]) -> bool:
-        """Whether a job whose key starts so has failed for what may pass: it may be done yet."""
+    def may_come(self, prefixes: Iterable[str]) -> tuple[JobRow, ...]:
+        """Jobs whose keys start so that have failed for what may pass: they may be done yet."""
         rows = self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
-        return any(row.state == "failed" and row.code in PASSING_CODES for row in rows)
+        return tuple(row for row in rows if row.state == "failed" and row.code in PASSING_CODES)
 
     def open_among(self, keys: Iterable[str]) -> frozenset[str]:
         """Those of these keys whose jobs are open."""

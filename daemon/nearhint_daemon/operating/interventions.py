@@ -7,7 +7,6 @@ new generation: nothing is deleted, and tuning goes on from what is newest.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +18,7 @@ from nearhint_daemon.errors import (
     StoreReadOnly,
     TableUnknown,
 )
-from nearhint_daemon.jobs import JobQueue, JobSpec, Priority
+from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.operating.acts import Act, place, record
 from nearhint_daemon.operating.editing import as_it_was, with_pin, without_pins, without_variants
 from nearhint_daemon.operating.named import Named, Sizes, dims_of
@@ -27,9 +26,9 @@ from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import JobRow, KernelRow, QuarantinedVariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
-from nearhint_daemon.tuning.budgets import without_budget
 from nearhint_daemon.tuning.publishing import Edit, Edited, Publisher
 from nearhint_daemon.tuning.tuner import AGAIN
+from nearhint_daemon.tuning.tuning_jobs import asked_again
 from nearhint_daemon.unbroken import to_its_end
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
@@ -247,20 +246,9 @@ class Interventions:
     async def _retune(self, rows: Sequence[JobRow], *, again: bool = False) -> int:
         """Queues ended jobs anew, where nothing more urgent waits; how many."""
         specs = [
-            JobSpec(
-                key=row.key,
-                kind=row.kind,
-                lane=row.lane,
-                payload={**without_budget(json.loads(row.payload)), AGAIN: again},
-                namespace=row.namespace,
-                requires=row.requires,
-                priority=Priority.REFINEMENT,
-                stage=row.stage,
-                is_repeatable=True,
-                is_own=True,
-            )
-            for row in rows
-            if self._compiler_version in row.key.split("/")[-2:]  # an effort may follow
+            replace(spec, payload={**spec.payload, AGAIN: again}, is_repeatable=True, is_own=True)
+            for spec in (asked_again(row, priority=Priority.REFINEMENT) for row in rows)
+            if self._compiler_version in spec.key.split("/")[-2:]  # an effort may follow
         ]
         try:
             await self._jobs.ensure(specs)

@@ -8,6 +8,7 @@ A hint's companions are measured at once (`Crossing.beside`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,12 +19,14 @@ from nearhint_daemon.errors import (
     DaemonError,
     HintUnreachable,
     NoVariant,
+    QueueFull,
     SearchFailed,
     StoreError,
+    StoreReadOnly,
 )
 from nearhint_daemon.jobs import PASSING_CODES, JobQueue
 from nearhint_daemon.store.rows import JobRow
-from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tuning import budgets
 from nearhint_daemon.tuning.beyond import BEYOND
 from nearhint_daemon.tuning.companions import has_place, without_companions
@@ -38,7 +41,7 @@ from nearhint_daemon.tuning.matrix import (
     searched,
 )
 from nearhint_daemon.tuning.tasks import OddSizes, Task, Tasks
-from nearhint_daemon.tuning.tuning_jobs import NEARS, search_prefixes, searches_of
+from nearhint_daemon.tuning.tuning_jobs import NEARS, asked_again, search_prefixes, searches_of
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import Table
 
@@ -75,27 +78,34 @@ class Crossing:
         ):
             table = self._tables.newest(key)
             if table is None or table.default < 0:
-                self._require_searches(key, payload, table)
+                await self._require_searches(row, payload, table)
                 raise NoVariant("no candidate passed")
             lacking = lack(table, payload["fallback"])
             passing += await self._fill(row, payload, table, lacking, why, odd)
         if passing:
             raise passing[0]
-        self._require_searches(key, payload, self._tables.newest(key))
+        await self._require_searches(row, payload, self._tables.newest(key))
 
-    def _require_searches(
-        self, key: TableKey, payload: Mapping[str, Any], table: Table | None
+    async def _require_searches(
+        self, row: JobRow, payload: Mapping[str, Any], table: Table | None
     ) -> None:
-        """Raises `SearchFailed` where a hint that this is about was not, but may be searched."""
+        """Raises `SearchFailed` where a hint that this is about was not, but may be searched.
+
+        Those that failed a while ago are asked for again: who had asked for them may be gone.
+        """
+        key = (row.namespace, payload["kernel"], payload["target"])
         fallback = payload["fallback"]
         hints: list[Dims] = [tuple(dims) for dims, _ in payload.get(NEARS, ())]
         known: Collection[Dims] = ()
         if table is not None:
-            hints += (row.dims for row in without_companions(table))
+            hints += (each.dims for each in without_companions(table))
             known = searched(table, fallback)
         missed = [dims for dims in dict.fromkeys(hints) if dims not in known]
         prefixes = [f"{each}{fallback}/" for dims in missed for each in searches_of(key, dims)]
-        if self._jobs.may_come(prefixes):
+        left = self._jobs.may_come(prefixes)
+        if left:
+            with suppress(QueueFull, StoreReadOnly):
+                await self._jobs.ensure([asked_again(each, priority=row.priority) for each in left])
             raise SearchFailed(f"{missed} could not be searched yet")
 
     async def beside(self, row: JobRow, payload: Mapping[str, Any], dims: Dims) -> None:

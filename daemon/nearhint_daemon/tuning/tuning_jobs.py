@@ -5,12 +5,15 @@ A key says what is to be known, not who asked: the same work has the same key ho
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nearhint_daemon.jobs import JobSpec
+from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableKey
+from nearhint_daemon.tuning.budgets import without_budget
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_rules.canonical import identity
 from nearhint_rules.hints import bucket
@@ -125,6 +128,20 @@ def hint_jobs(wish: Wish, *, version: str, priority: int, client: str) -> tuple[
         return first, second
     third = refine_job(wish, version=version, priority=priority, client=client, requires=second.key)
     return first, second, third
+
+
+def asked_again(row: JobRow, *, priority: int) -> JobSpec:
+    """The job that an ended one was, for nobody's request and within no budget."""
+    return JobSpec(
+        key=row.key,
+        kind=row.kind,
+        lane=row.lane,
+        payload=without_budget(json.loads(row.payload)),
+        namespace=row.namespace,
+        requires=row.requires,
+        priority=priority,
+        stage=row.stage,
+    )
 
 
 def refine_job(wish: Wish, *, version: str, priority: int, client: str, requires: str) -> JobSpec:
