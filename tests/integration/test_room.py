@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import chain
+from tests.integration.fake_workers import SCHEDULES, chain
 from tests.integration.operated import FAST, Tuned, go, schedules
 from tests.integration.statuses import details
 from tests.integration.waiting import until
@@ -86,6 +86,30 @@ def test_a_binary_that_went_before_it_was_verified_is_made_again(
             await daemon.client.tuned(registered, 64)
             assert daemon.compile.asked["compile_variant"] == 2 * len(gone)
             assert (await fetchable(daemon, registered)).intersection(gone)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("state", ["compiled", "verified"])
+def test_a_binary_that_goes_again_as_soon_as_it_is_made_again_is_no_reason_to_give_up_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            left = [2]
+            candidate = daemon.core.variants.candidate
+
+            async def candidate_of(row: VariantRow) -> worker_pb2.Candidate:
+                if row.state == state and row.schedule == FAST and left[0]:
+                    left[0] -= 1
+                    await evict(daemon, row)
+                return await candidate(row)
+
+            monkeypatch.setattr(daemon.core.variants, "candidate", candidate_of)
+            registered = await daemon.client.register(chain(1))
+            assert (await daemon.client.tuned(registered, 64)).failed == 0
+            assert left == [0]
+            assert len(await fetchable(daemon, registered)) == len(SCHEDULES)
 
     asyncio.run(scenario())
 

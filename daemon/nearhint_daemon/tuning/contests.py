@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, NoVariant
+from nearhint_daemon.errors import NoVariant
 from nearhint_daemon.store.rows import VariantRow
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.tuning.publishing import Publisher, Timed
@@ -89,13 +89,11 @@ class Contests:
             raise NoVariant("no candidate passed")
         candidates: list[pb.Candidate] = []
         for row in rows:
-            try:
-                candidates.append(await self._variants.candidate(row))
-            except (ArtifactCorrupt, ArtifactUnknown):
-                if not await self._variants.restored(row, task.kernel, task.target):
-                    await self._publisher.reject(row, LOST)
-                    continue
-                candidates.append(await self._variants.candidate(row))
+            candidate = await self._variants.at_hand(row, task.kernel, task.target)
+            if candidate is None:
+                await self._publisher.reject(row, LOST)
+            else:
+                candidates.append(candidate)
         measured = await self._races.run(task, rows, candidates, care)
         await self.reports.keep(task, of_timed(measured, rows))
         return Timed.of(measured, rows, task.fallback.id)

@@ -12,7 +12,13 @@ from functools import partial
 from typing import TypeVar
 
 from nearhint_daemon import logs
-from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, BudgetSpent, WorkerRefused
+from nearhint_daemon.errors import (
+    ArtifactCorrupt,
+    ArtifactUnknown,
+    BudgetSpent,
+    TableChanged,
+    WorkerRefused,
+)
 from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import KernelRow, VariantRow
@@ -119,6 +125,23 @@ class Variants:
                 artifact=message.artifact, binary=binary, guard=message.guard
             ),
         )
+
+    async def at_hand(
+        self, row: VariantRow, kernel: KernelRow, target: Target
+    ) -> pb.Candidate | None:
+        """The same, its binary made again where it was lost; None where it cannot be.
+
+        Raises `TableChanged` where it makes room as soon as it is there.
+        """
+        try:
+            return await self.candidate(row)
+        except (ArtifactCorrupt, ArtifactUnknown):
+            if not await self.restored(row, kernel, target):
+                return None
+        try:
+            return await self.candidate(row)
+        except (ArtifactCorrupt, ArtifactUnknown):
+            raise TableChanged("the binary of a Variant made room again and again") from None
 
     async def reject(self, row: VariantRow, problem: str) -> VariantRow:
         """Keeps that a Variant that was never served must not be used, and why."""
@@ -245,12 +268,9 @@ class Variants:
         threads: int,
         order: Order,
     ) -> VariantRow:
-        try:
-            candidate = await self.candidate(row)
-        except (ArtifactCorrupt, ArtifactUnknown):
-            if not await self.restored(row, kernel, target):
-                return await self.reject(row, LOST)
-            candidate = await self.candidate(row)
+        candidate = await self.at_hand(row, kernel, target)
+        if candidate is None:
+            return await self.reject(row, LOST)
         verdict = await self._attempt(
             row,
             lambda: self._workshop.verify(
