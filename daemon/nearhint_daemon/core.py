@@ -325,7 +325,8 @@ class Core:
         self.jobs.handle(PROBE, self.probing.probe)
         self.jobs.handle(COMPILE, self.compiling.compile)
         self.jobs.handle(RESTORE, self.restorer.restore)
-        self.jobs.handle(BANDWIDTH, self.bandwidths.measure)
+        # Its own account, which is none: it is begun in the context of the job that wants it.
+        self.jobs.handle(BANDWIDTH, self.budgets.held(self.bandwidths.measure))
         self.jobs.handle(REGRET, self.regrets.measure)
         await self.jobs.start()
         self._spawn("winners", self._recall_winners())

@@ -113,3 +113,18 @@ def test_a_device_that_cannot_copy_so_much_costs_no_kernel(tmp_path: Path) -> No
             assert kept == 0
 
     asyncio.run(scenario())
+
+
+def test_the_copy_is_timed_though_the_budget_of_what_asked_for_it_is_spent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = FakeBenchPool()
+        # Each piece of work on a device takes a second: these are T1 and T2 at one hint.
+        async with running(
+            tmp_path, bench=bench, monotonic=lambda: float(bench.asked.total())
+        ) as daemon:
+            registered = await daemon.client.register(chain(1))
+            assert (await daemon.client.tuned(registered, 64, budget_s=6.0)).skipped == 0
+            await daemon.at_rest()
+            assert daemon.core.bandwidths.of(registered.target_id) is not None
+
+    asyncio.run(scenario())
