@@ -144,15 +144,17 @@ class _Resolution:
         if all(0 in output.shape for output in outputs):
             self._allocate(launch, outputs)
             return
-        # An empty reduction has outputs all the same: ATen makes them.
-        choice = None if 0 in dims else self._snapshot.choose(number, dims)
+        # An empty reduction has outputs all the same: ATen makes them. Of an input without elements
+        # there is no memory to read, as of a table that has no rows: ATen says what is wrong.
+        inputs = () if 0 in dims else tuple(self._input(slot) for slot in launch.inputs)
+        is_empty = 0 in dims or any(0 in each.shape for each in inputs)
+        choice = None if is_empty else self._snapshot.choose(number, dims)
         self._tell(launch, choice)
         if choice is None or choice.kernel is None:
             self._run_nodes(launch.nodes, launch.outputs)
             self._drop_internals(launch)
             return
         self._place(launch.outputs, outputs)
-        inputs = tuple(self._input(slot) for slot in launch.inputs)
         planned = tuple(self._tensor(output) for output in outputs)
         step = launch_step(
             LaunchPlan(

@@ -250,6 +250,27 @@ def test_an_index_out_of_range_is_eager_s_error_and_reads_nothing_beyond(
     assert fake.fallbacks == ["place_outside"]
 
 
+@pytest.mark.parametrize(("function", "dimension"), [(embedded, 0), (looked_up, 0), (looked_up, 1)])
+def test_an_index_into_a_table_without_elements_is_eager_s_error(
+    function: Callable[..., Tensor], dimension: int, session: Install, compiled: Compiled
+) -> None:
+    """Of an unbacked size one capture serves all, and there is no memory where there is none."""
+    fake = session(compiled.snapshot)
+    places = torch.arange(3)
+    run = torch.compile(function, backend=nearhint, dynamic=True)
+    with torch.no_grad(), watch() as reports:
+        for size in (9, 0, 8):
+            table = torch.randn([size if dim == dimension else 7 for dim in range(2)])
+            torch._dynamo.decorators.mark_unbacked(table, dimension)
+            if size:
+                assert_close(run(table, places), function(table, places))
+                assert reports[-1].tiers[2] == 1
+                continue
+            with pytest.raises((IndexError, RuntimeError), match=r"index"):
+                run(table, places)
+    assert not fake.fallbacks
+
+
 def test_elements_beyond_32_bits_are_found(session: Install, compiled: Compiled) -> None:
     """Three rows, 2^31 elements apart from first to last, in memory that is never filled."""
     row = 2**30

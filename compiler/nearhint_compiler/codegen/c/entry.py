@@ -60,13 +60,21 @@ def is_checked(kernel: ir.Kernel) -> bool:
     return any(isinstance(node, ir.Gather) for node in kernel.body)
 
 
+def _doubtful_sizes(kernel: ir.Kernel) -> list[Expr]:
+    """How many places there are, where that may be none."""
+    sizes = dict.fromkeys(node.size for node in kernel.body if isinstance(node, ir.Gather))
+    ranges = dict.fromkeys(kernel.symbols, (1, None))
+    lows = [(size, ex.bounds(size, ranges)[0]) for size in sizes]
+    return [size for size, low in lows if low is None or low < 1]
+
+
 def write_entry(
     writer: Writer, kernel: ir.Kernel, total: Expr, *, shared: Expr | None = None
 ) -> None:
     """The entry, for a `run` that does the tasks in [from, to) of `total`.
 
     Where `shared` are fewer than threads, a `cooperate` does them instead. Where it `is_checked`, a
-    flag comes after the parameters.
+    flag comes after the parameters; where there are no places at all, nothing is read.
     """
     writer.line(_SHARE)
     checked = is_checked(kernel)
@@ -78,10 +86,14 @@ def write_entry(
             pointers = "".join(f"given[{place}], " for place in range(len(kernel.params)))
             writer.line("int32_t outside = 0;")
             writer.line(f"void *const parameters[] = {{{pointers}&outside}};")
-        used = ex.symbols_of(total, *([] if shared is None else [shared]))
+        doubtful = _doubtful_sizes(kernel)
+        used = ex.symbols_of(total, *doubtful, *([] if shared is None else [shared]))
         for place, name in enumerate(kernel.symbols):
             if name in used:
                 writer.line(f"const int64_t {name} = dims[{place}];")
+        for size in doubtful:
+            writer.line(f"if ({to_c(size)} < 1)")
+            writer.line("    return 1;")
         writer.line(f"struct call call = {{parameters, dims, {to_c(total)}}};")
         if shared is not None:
             few = "call.total" if shared == total else to_c(shared)

@@ -1,0 +1,49 @@
+"""Places that data names, in generated C: those of a table that may have none."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.compiler.native import LEVELS, compile_kernel
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import candidates
+from nearhint_rules.artifact import CHECKED_ENTRY
+
+
+def looked_up(size: str) -> ir.Kernel:
+    """Rows of a table of `size` rows."""
+    return parse_kernel(
+        "(kernel (symbols k0 k1 k2) (pointwise k0 k2) (reduction)"
+        " (params (in i64) (in f32) (out f32))"
+        f" (body (load 0 p0) (gather 1 p1 k2 {size} 0) (store 2 (+ (* k2 p0) p1) 1)))"
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("size", ["(+ k1 -1)", "(+ k1 (* -1 k2))"])
+def test_of_a_table_without_rows_nothing_is_read(size: str, level: str, tmp_path: Path) -> None:
+    kernel, at = looked_up(size), LEVELS[level]
+    native = compile_kernel(kernel, candidates(kernel, at)[0], tmp_path, at=at)
+    entry = native.library[CHECKED_ENTRY]
+    entry.restype = ctypes.c_int32
+    places, found = np.zeros(3, np.int64), np.full(3, 7.0, np.float32)
+    pointers = (ctypes.c_void_p * 3)(places.ctypes.data, None, found.ctypes.data)
+    for threads in (1, 2):
+        assert entry(pointers, (ctypes.c_int64 * 3)(3, 1, 1), threads) == 1
+    assert found.tolist() == [7.0] * 3
+    table = np.arange(4, dtype=np.float32)
+    pointers[1] = table.ctypes.data
+    assert entry(pointers, (ctypes.c_int64 * 3)(3, 4, 1), 1) == 0
+    assert found.tolist() == [0.0] * 3
+
+
+def test_a_table_that_has_rows_at_all_sizes_is_not_asked_for_any(tmp_path: Path) -> None:
+    for size, is_asked in (("k1", False), ("7", False), ("(* k1 k2)", False), ("(+ k1 -1)", True)):
+        kernel, at = looked_up(size), LEVELS["portable"]
+        native = compile_kernel(kernel, candidates(kernel, at)[0], tmp_path, at=at)
+        assert ("    return 1;\n" in native.generated.source) is is_asked
