@@ -100,6 +100,9 @@ def sizes_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Sizes:
             low, high = index_range(node.index, dims, pointwise, reduction)
             if isinstance(node, ir.Gather):
                 stride, size = (ex.evaluate(each, dims) for each in (node.stride, node.size))
+                if size < 1:
+                    found = f"{size} places of parameter {node.param}"
+                    raise InvalidExpression(f"{found} at {dict(dims)}")
                 low, high = low + min(stride, 0) * (size - 1), high + stride * (size - 1)
             if low < 0:
                 raise InvalidExpression(f"index {low} of parameter {node.param} at {dict(dims)}")

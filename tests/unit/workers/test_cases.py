@@ -28,6 +28,7 @@ from nearhint_daemon.workers.cases import (
     table_bytes,
 )
 from nearhint_rules import expr as ex
+from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.guard import ALWAYS
 
 KERNELS = sorted((Path(__file__).parents[2] / "kernels").glob("*.ir"))
@@ -156,6 +157,23 @@ def test_a_table_of_places_has_those_that_there_are_in_the_next_one() -> None:
     )
     found = named_places(kernel, sizes_at(kernel, {"k0": 5, "k1": 40}))
     assert found == {0: (-1, 40), 1: (-1, 2)}
+
+
+@pytest.mark.parametrize("size", ["(+ k1 -1)", "(+ k1 (* -1 k2))"])
+def test_where_there_are_no_places_a_lookup_has_no_meaning(size: str) -> None:
+    """As in rows that may be none, and in what another size leaves of a table."""
+    kernel = parse_kernel(
+        "(kernel (symbols k0 k1 k2) (pointwise k0 k2) (reduction)"
+        " (params (in i64) (in f32) (out f32))"
+        f" (body (load 0 p0) (gather 1 p1 k2 {size} 0) (store 2 (+ (* k2 p0) p1) 1)))"
+    )
+    with pytest.raises(InvalidExpression, match="places"):
+        sizes_at(kernel, {"k0": 3, "k1": 1, "k2": 1})
+    every = awkward_sizes(kernel, ALWAYS)
+    assert len(every) >= 3
+    for sizes in every[:FEW]:
+        made = reference.make_reference(kernel, sizes, seed=(1,))
+        assert made.slabs
 
 
 def test_long_rows_whose_positions_are_numbers_have_awkward_sizes() -> None:
