@@ -89,6 +89,7 @@ class _Resolution:
         self._placed: dict[int, Placed] = {}
         self._storage_bytes: dict[int, int] = {}
         self._unsure: set[int] = set()
+        self._made: set[int] = set()  # by the steps so far, and not freed since
         self._addresses: list[tuple[int, ...]] = []
         self._address_slots: list[int] = []
         self._served: list[Served] = []
@@ -141,6 +142,8 @@ class _Resolution:
     def _launch(self, number: int, launch: Launch) -> None:
         dims = self._evaluate(launch.dims)
         outputs = [self._output(output) for output in launch.outputs]
+        made_before = frozenset(self._made)
+        self._made.update(output.slot for output in outputs)
         if all(0 in output.shape for output in outputs):
             self._allocate(launch, outputs)
             return
@@ -152,7 +155,7 @@ class _Resolution:
         self._tell(launch, choice)
         if choice is None or choice.kernel is None:
             self._run_nodes(launch.nodes, launch.outputs)
-            self._drop_internals(launch)
+            self._drop_internals(launch, made_before)
             return
         self._place(launch.outputs, outputs)
         planned = tuple(self._tensor(output) for output in outputs)
@@ -245,14 +248,16 @@ class _Resolution:
             else:
                 self._steps.extend(self._node_steps([index]))
                 self._unsure.update(made)
+                self._made.update(made)
 
     def _made_by(self, index: int) -> range:
         first = self._captured.first[index]
         return range(first, first + len(self._captured.program.nodes[index].outputs))
 
-    def _drop_internals(self, launch: Launch) -> None:
+    def _drop_internals(self, launch: Launch, made_before: frozenset[int]) -> None:
         # A view that the Plan makes as well is needed after the step, and may be laid out already.
-        kept = {output.slot for output in launch.outputs} | self._views
+        # What was there before the step is not its own: it goes when the Plan frees it.
+        kept = {output.slot for output in launch.outputs} | self._views | made_before
         made = [slot for index in launch.nodes for slot in self._made_by(index)]
         self._free([slot for slot in made if slot not in kept])
 
@@ -299,6 +304,7 @@ class _Resolution:
             for slot in slots
             if slot not in self._placed and not isinstance(self._resolver.types[slot], IntType)
         ]
+        self._made.difference_update(dropped)
         if not dropped:
             return
 

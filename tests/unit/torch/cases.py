@@ -234,6 +234,12 @@ def _put_in_a_copy(x: Tensor, y: Tensor) -> Any:
     return total
 
 
+def _a_row_of_a_product(x: Tensor) -> Any:
+    """The row is returned, rolled by a node of the model's own, and read by a Kernel after that."""
+    row = (x @ x.t())[-1]
+    return row, row.roll(2, 0), row.softmax(0)
+
+
 def _nested(x: Tensor) -> Any:
     """The rows of a nested tensor have a length that is no number."""
     rows = torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 1, x.shape[0]]))
@@ -294,6 +300,7 @@ CASES = (
     Case("0-d scalar", lambda x, s: x * s + 1, lambda r, c: (torch.randn(r, c), torch.tensor(2.0))),
     Case("python scalars", lambda x, n, f: x * n + f, lambda r, c: (torch.randn(r, c), c, 0.5)),
     Case("bfloat16", lambda x: nn.silu(x) * x, lambda r, c: (torch.randn(r, c).bfloat16(),)),
+    Case("a row of a product", _a_row_of_a_product, _one),
     Case("nested", _nested, _one),
     Case("blocks", _in_blocks, _one),
     Case("tokens shifted and rolled", _shifted, _one),
