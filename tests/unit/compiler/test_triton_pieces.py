@@ -139,6 +139,17 @@ CASES = [
     *packed("softmax_f16", (3, 1), (2, 155)),
     *packed("softmax_f16", (3, 131), special=True),
     *packed("layer_norm_dynamic_bf16", (3, 7), (2, 141)),
+    # What is read where a place says, and what some rows share.
+    *packed("turned_rms_norm_bf16", (2, 67)),
+    *packed("modulated_layer_norm_bf16", (2, 3, 131)),
+    *(
+        Case(
+            "group_norm_bf16",
+            f"cuda.persistent x=1 r=128 warps=1 {ALIGNED} words=1 pieces=3 runs=8 packed=1",
+            dims,
+        )
+        for dims in ((1, 2, 131), (1, 13, 8))
+    ),
     Case(
         "residual_rms_norm_bf16",
         f"cuda.persistent x=1 r=1024 warps=1 {ALIGNED} pieces=4 packed=1",

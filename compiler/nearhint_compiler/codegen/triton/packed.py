@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nearhint_compiler.analysis.runs import run_of
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.edges import Edges
@@ -19,17 +20,16 @@ from nearhint_compiler.codegen.triton.registers import brought_together
 from nearhint_compiler.codegen.triton.text import neutral_text
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
-from nearhint_rules.program import DTYPES
 
-HALF = 2
-"""Bytes of an element of which a register has two."""
+NARROW = ("bf16", "f16")
+"""What a register has two of, and is computed in f32."""
 NOTHING = "nothing"
 """The variable that is zero, whatever a compiler knows: the least of a size and zero."""
 
 
 def packed(kernel: ir.Kernel, block: Block) -> list[str]:
     """The body of a kernel whose rows are held so; raises `InvalidSchedule` where none may be:
-    in pieces, in no order, with elements of two bytes of their own, of any size.
+    in pieces, in no order, with narrow elements of their own.
     """
     bodies = [Body(kernel, each) for each in (block, *block.pieces)]
     row = _Held.of(bodies[0])
@@ -49,8 +49,7 @@ def packed(kernel: ir.Kernel, block: Block) -> list[str]:
             uses += 1
             lines += _reduced(row, bodies, position, node, edges, use=uses)
         elif body.varies[position]:
-            is_beside = edges and not isinstance(node, ir.Load | ir.Store)
-            lines += edges.rest([position]) if edges and is_beside else []
+            lines += edges.rest([position]) if edges and not isinstance(node, ir.Store) else []
         elif not isinstance(node, ir.Store):
             lines += body.lines(position)
     lines += [line for each in bodies for line in row.anew(each, stores, use=uses + 1)]
@@ -60,7 +59,7 @@ def packed(kernel: ir.Kernel, block: Block) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The loads of a row's `own` elements, which stay as they are, and those of two bytes."""
+    """The loads of a row's `own` elements, which stay as they are, and the `narrow` among them."""
 
     own: tuple[int, ...]
     narrow: tuple[int, ...]
@@ -68,13 +67,16 @@ class _Held:
     @classmethod
     def of(cls, body: Body) -> _Held:
         """What is held of a row of `body`."""
-        dtypes = ir.dtypes_of(body.kernel)
-        own = [
-            place
-            for place, varies in enumerate(body.varies)
-            if varies and body.is_independent(place) and not body.is_shared(place)
-        ]
-        return cls(tuple(own), tuple(p for p in own if DTYPES[dtypes[p]] == HALF))
+        kernel, dtypes = body.kernel, ir.dtypes_of(body.kernel)
+
+        def is_own(place: int, node: ir.BodyNode) -> bool:
+            # What neighbours share is little, and may be read once for them.
+            is_load = isinstance(node, ir.Load) and not run_of(kernel, node.index)
+            return is_load and body.is_independent(place) and not body.is_shared(place)
+
+        varying = [p for p, varies in enumerate(body.varies) if varies]
+        own = [p for p in varying if is_own(p, kernel.body[p])]
+        return cls(tuple(own), tuple(p for p in own if dtypes[p] in NARROW))
 
     def anew(self, body: Body, roots: Sequence[int], *, use: int) -> list[str]:
         """The lines of a piece that compute `roots` from what is held, for use number `use`."""
