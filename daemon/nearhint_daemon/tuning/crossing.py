@@ -105,7 +105,11 @@ class Crossing:
         left = self._jobs.may_come(prefixes)
         if left:
             with suppress(QueueFull, StoreReadOnly):
-                await self._jobs.ensure([asked_again(each, priority=row.priority) for each in left])
+                # A search that begins where its T1 had no room either finds no candidate, for good.
+                first = self._jobs.may_come([each.requires for each in left if each.requires])
+                await self._jobs.ensure(
+                    [asked_again(each, priority=row.priority) for each in (*first, *left)]
+                )
             raise SearchFailed(f"{missed} could not be searched yet")
 
     async def beside(self, row: JobRow, payload: Mapping[str, Any], dims: Dims) -> None:
