@@ -31,6 +31,16 @@ def computed(
     kernel.bind(dims)(addresses(*tensors, scratch), (), stream)
 
 
+def assert_norms_agree(schedule: str, rows: int, columns: int, *, folder: Path) -> None:
+    """A layer norm of bf16 rows beside weights is torch's, into an output that had none."""
+    x, weight, bias = made(rows, columns), made(columns), made(columns) * 2
+    out = torch.full_like(x, float("nan"))
+    tensors = (x, weight, bias, out)
+    computed("layer_norm_dynamic_bf16", schedule, (rows, columns), *tensors, folder=folder)
+    expected = layer_norm(x.float(), (columns,), weight.float(), bias.float())
+    torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("rows", [5, 301])
 def test_weights_that_stay_in_registers_are_those_of_every_row(rows: int, tmp_path: Path) -> None:
     """Of fewer rows than there are teams, and of several a team; some are given up."""

@@ -268,14 +268,20 @@ def test_work_that_another_wants_without_limit_goes_on(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+async def left(
+    folder: Path, compile_pool: FakeCompilePool, bench: FakeBenchPool, *, budget_s: float
+) -> pb.RegisterProgramResponse:
+    """A Program of three Kernels, asked for within a budget, which its daemon never began."""
+    async with running(folder, compile=compile_pool, bench=bench, device_policy="never") as daemon:
+        registered = await daemon.client.register(chain(3))
+        await daemon.client.ensure(registered, 64, budget_s=budget_s)
+    return registered
+
+
 def test_a_budget_outlives_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         script, compile_pool, bench = scripted()
-        async with running(
-            tmp_path, compile=compile_pool, bench=bench, device_policy="never"
-        ) as daemon:
-            registered = await daemon.client.register(chain(3))
-            await daemon.client.ensure(registered, 64, budget_s=9.0)
+        await left(tmp_path, compile_pool, bench, budget_s=9.0)
         assert script.timed == []
         async with running(
             tmp_path,
@@ -302,11 +308,7 @@ def test_a_budget_outlives_a_restart(tmp_path: Path) -> None:
 def test_after_a_restart_work_that_another_wants_without_limit_goes_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         script, compile_pool, bench = scripted()
-        async with running(
-            tmp_path, compile=compile_pool, bench=bench, device_policy="never"
-        ) as daemon:
-            registered = await daemon.client.register(chain(3))
-            await daemon.client.ensure(registered, 64, budget_s=1.0)
+        registered = await left(tmp_path, compile_pool, bench, budget_s=1.0)
         async with running(
             tmp_path,
             compile=compile_pool,
