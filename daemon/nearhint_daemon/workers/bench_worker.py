@@ -16,6 +16,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,6 +30,7 @@ from nearhint.launchers.detect import cpu_device
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.ir.nodes import Kernel
 from nearhint_compiler.ir.text import kernel_id, parse_kernel
+from nearhint_daemon.workers.brief_waits import brief_waits
 from nearhint_daemon.workers.clock import (
     OUTPUTS_ALLOCATED,
     Clock,
@@ -43,6 +45,7 @@ from nearhint_daemon.workers.errors import (
 )
 from nearhint_daemon.workers.exits import GIVE_WAY
 from nearhint_daemon.workers.limits import BENCH_CPU_LIMITS, BENCH_CUDA_LIMITS, be_idle, enter
+from nearhint_daemon.workers.memory import keep_heap
 from nearhint_daemon.workers.serve import (
     Handler,
     WorkerState,
@@ -174,8 +177,11 @@ class Bench:
 
     def check_lowering(self, request: pb.CheckLowering) -> pb.Verdict:
         """A Kernel's IR against its Fallback, in f64."""
+        import torch
+
         from nearhint_daemon.workers.lowering_check import check_lowering
 
+        torch.set_num_threads(1)  # sizes are small
         kernel = _read_kernel(request.kernel_ir)
         fallback = _read_fallback(request.fallback, kernel)
         found = check_lowering(kernel, fallback, seed=_seed(request.seed), device=self._device)
@@ -191,17 +197,18 @@ class Bench:
         except NearhintError as error:
             return _verdict(error.report(), 0.0, 0)
         try:
-            found = verify(
-                kernel,
-                subject,
-                guard_from_proto(request.candidate.binary.guard),
-                [size_hint_from_proto(hint) for hint in request.sizes],
-                threads=max(1, request.threads),
-                seed=_seed(request.seed),
-                references=self._references,
-                runs=self._runs(subject),
-                limit_bytes=request.memory_limit_bytes or BYTES_LIMIT,
-            )
+            with brief_waits() if isinstance(subject, CpuSubject) else nullcontext():
+                found = verify(
+                    kernel,
+                    subject,
+                    guard_from_proto(request.candidate.binary.guard),
+                    [size_hint_from_proto(hint) for hint in request.sizes],
+                    threads=max(1, request.threads),
+                    seed=_seed(request.seed),
+                    references=self._references,
+                    runs=self._runs(subject),
+                    limit_bytes=request.memory_limit_bytes or BYTES_LIMIT,
+                )
         except DeviceBroken as error:  # by this binary: nothing else runs here
             self._state.is_damaged = True
             return _verdict(str(error), 0.0, 0)
@@ -396,6 +403,7 @@ def main() -> None:
     arguments = parse_arguments()
     is_cpu = arguments.device == "cpu"
     enter(BENCH_CPU_LIMITS if is_cpu else BENCH_CUDA_LIMITS, parent=arguments.parent)
+    keep_heap()
     preload_openmp()
     later = threading.Timer(TORCH_AFTER_S, import_module, ("torch",))
     later.daemon = True

@@ -7,6 +7,9 @@ either side, is filled with a pattern that must be there afterwards.
     aligned   starts at a multiple of 256 bytes
     flush     ends where the untouchable page begins: reading one element too far is a fault
     shifted   starts one element past a multiple of 256 bytes
+
+Memory that is given back is kept for who comes next, because the system clears each page that it
+hands out: a Variant is verified in a hundred buffers, and its references take as many arrays.
 """
 
 from __future__ import annotations
@@ -29,6 +32,12 @@ FLOAT_POISON = 0xFF
 
 In f8e4m3fn it is the NaN with a sign, because there are but two.
 """
+SPARE_BYTES = 64 << 20
+"""Mappings that are kept for the next buffers, in all; larger ones are not kept."""
+HEAP_BYTES = 32 << 20
+"""Arrays up to this come from the heap, which keeps as much again: what the C library arrives at by
+itself once one of that size was freed (mallopt(3), M_MMAP_THRESHOLD), but not before."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -66,6 +75,44 @@ class Buffer(Protocol):
         ...
 
 
+def keep_heap() -> None:
+    """Has freed arrays stay in this process, where the C library can be told (glibc)."""
+    mallopt = getattr(_libc, "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, HEAP_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, 2 * HEAP_BYTES)
+
+
+class _Mappings:
+    """Mappings of whole numbers of pages, each a power of two, that nobody uses."""
+
+    def __init__(self) -> None:
+        self._spare: dict[int, list[int]] = {}
+        self._bytes = 0
+
+    def take(self, size: int) -> tuple[int, int]:
+        """The address of at least `size` bytes that can be read and written, and how many."""
+        capacity = PAGE_BYTES << max(0, (-(-size // PAGE_BYTES) - 1).bit_length())
+        spare = self._spare.get(capacity)
+        if not spare:
+            return _map(capacity), capacity
+        self._bytes -= capacity
+        base = spare.pop()
+        _protect(base, capacity, mmap.PROT_READ | mmap.PROT_WRITE)
+        return base, capacity
+
+    def give(self, base: int, capacity: int) -> None:
+        """Takes one back."""
+        if self._bytes + capacity > SPARE_BYTES:
+            _libc.munmap(base, capacity)
+            return
+        self._bytes += capacity
+        self._spare.setdefault(capacity, []).append(base)
+
+
+_MAPPINGS = _Mappings()
+
+
 class GuardedBuffer:
     """A parameter in CPU memory; inputs (`content` given) are read-only once they are filled."""
 
@@ -74,8 +121,7 @@ class GuardedBuffer:
         size = count * storage.itemsize
         # Room for either end: a line before, and a page of pattern behind what is not flush.
         inner = -(-(size + 2 * ALIGNMENT_BYTES) // PAGE_BYTES) * PAGE_BYTES
-        self._total = inner + 2 * PAGE_BYTES
-        self._base = _map(self._total)
+        self._base, self._capacity = _MAPPINGS.take(inner + 2 * PAGE_BYTES)
         self.close_needed = True
         first = self._base + PAGE_BYTES
         start = {
@@ -117,11 +163,11 @@ class GuardedBuffer:
         return bool((self._before == PATTERN).all() and (self._behind == PATTERN).all())
 
     def close(self) -> None:
-        """Unmaps the memory; views of it must be gone."""
+        """Gives the memory back; views of it must be gone."""
         if self.close_needed:
             self.close_needed = False
             del self._before, self._behind, self._bytes
-            _libc.munmap(self._base, self._total)
+            _MAPPINGS.give(self._base, self._capacity)
 
 
 def poison_byte(dtype: str) -> int:

@@ -140,10 +140,11 @@ def errors_in_tolerances(
     An infinity is right where the tolerance reaches beyond `largest` on its side.
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        error = np.abs(actual - reference)
-        relative = error / np.maximum(allowed, np.finfo(float).tiny)
+        relative = np.asarray(actual - reference, np.float64)
+        np.abs(relative, out=relative)
+        relative /= np.maximum(allowed, np.finfo(float).tiny)
     if relative.max(initial=0.0) <= 1:  # as nearly always; no NaN is
-        return np.asarray(relative)
+        return relative
     with np.errstate(invalid="ignore"):
         overflows = np.sign(actual) * reference + allowed >= largest
     same = (

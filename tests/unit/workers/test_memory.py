@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from nearhint_daemon.workers.memory import (
     ALIGNMENT_BYTES,
     LAYOUTS,
     PAGE_BYTES,
+    SPARE_BYTES,
     GuardedBuffer,
     poison_byte,
 )
@@ -111,6 +113,63 @@ def test_an_input_that_repeats_is_filled_and_read_where_it_is_asked(
     np.testing.assert_array_equal(buffer.read_at(indices), buffer.read()[indices])
     assert buffer.is_intact()
     buffer.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_memory_that_was_given_back_is_used_again_and_is_as_if_it_were_new(layout: str) -> None:
+    first = GuardedBuffer("i32", 5000, layout=layout, content=np.ones(5000, np.int32))
+    address = first.address
+    first.close()
+    again = GuardedBuffer("i32", 4990, layout=layout, content=None)
+    try:
+        assert abs(again.address - address) < PAGE_BYTES
+        assert (again.read().view(np.uint8) == poison_byte("i32")).all()
+        assert again.is_intact()
+        poke(again.address)
+        poke(again.address - 1)
+        assert not again.is_intact()
+    finally:
+        again.close()
+
+
+def test_more_memory_than_is_kept_is_given_to_the_system() -> None:
+    buffer = GuardedBuffer("i64", SPARE_BYTES // 8, layout="aligned", content=None)
+    address = buffer.address
+    assert _is_mapped(address)
+    buffer.close()
+    assert not _is_mapped(address)
+
+
+def _is_mapped(address: int) -> bool:
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    ranges = (line.partition(" ")[0].split("-") for line in maps.splitlines())
+    return any(int(low, 16) <= address < int(high, 16) for low, high in ranges)
+
+
+PAGES = """
+import resource
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from nearhint_daemon.workers.memory import keep_heap
+
+def fill_and_free():
+    for _ in range(20):
+        made = [np.ones(1 << 18) for _ in range(6)]
+        del made
+
+keep_heap()
+with ThreadPoolExecutor(1) as pool:
+    pool.submit(fill_and_free).result()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    pool.submit(fill_and_free).result()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_arrays_that_were_freed_are_no_new_pages_of_the_system() -> None:
+    command = [sys.executable, "-c", PAGES]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert int(done.stdout) < 20 * 6 * (8 << 18) // PAGE_BYTES // 10
 
 
 def test_bfloat16_rounds_to_nearest_even_and_keeps_nan() -> None:

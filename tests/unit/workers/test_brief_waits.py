@@ -1,0 +1,31 @@
+"""OpenMP threads that sleep while binaries are verified: so many, and none afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import os
+from nearhint_daemon.workers.bench_worker import preload_openmp
+from nearhint_daemon.workers.brief_waits import brief_waits
+
+def tasks():
+    return len(os.listdir("/proc/self/task"))
+
+preload_openmp()
+before = tasks()
+for _ in range(3):
+    with brief_waits():
+        print(tasks() - before > len(os.sched_getaffinity(0)))
+    print(tasks() - before)
+"""
+
+
+def test_there_are_more_threads_than_cpus_for_as_long_as_that_is_wanted() -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert done.stdout.split() == ["True", "0"] * 3
