@@ -16,6 +16,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two
 from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts, facts_of
 from nearhint_compiler.schedule.cuda_pieces import SINGLE_TRIPLE, is_packable, single_piece
+from nearhint_compiler.schedule.cuda_side_pieces import HALF
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
 
@@ -64,15 +65,20 @@ def _rows(facts: Facts, share: float) -> Iterator[int]:
     """Beyond the block that holds the row: the far end of that block's own bucket."""
     is_many = facts.length >= SHORT and facts.length * prod(facts.extents) >= MANY
     if is_many and single_piece(facts, int(_far_end(facts))):
-        yield int(share * _far_end(facts))
+        yield _in_halves(share * _far_end(facts))
         nearer = NEARER * power_of_two(facts.length)
         if nearer > SINGLE_TRIPLE:
-            yield int(share * nearer)
+            yield _in_halves(share * nearer)
     elif is_many and facts.length < LEAST:
         yield int(share * _far_end(facts))
     elif LEAST <= facts.length <= (PACKED_LIMIT if is_packable(facts) else PERSISTENT_LIMIT):
         longer = int(share * _far_end(facts))
         yield longer - longer % SIZE_MULTIPLE
+
+
+def _in_halves(size: float) -> int:
+    """A size for which pieces in halves of words are offered, too (`cuda_side_pieces`)."""
+    return int(size) // HALF * HALF
 
 
 def _far_end(facts: Facts) -> float:

@@ -44,7 +44,7 @@ def half_vectors(facts: Facts, *, x: int, r: int, warps: int) -> Iterator[Schedu
     """
     if x == 1 or facts.has_scan or facts.only_reads or facts.length > LONGEST:
         return
-    for promised in _promised(facts, facts.word, has_words=facts.has_words(r)):
+    for promised in promised_parts(facts, facts.word, has_words=facts.has_words(r)):
         bits = promised.divisible
         if facts.lanes >= NARROW_LANES:
             yield promised.schedule("persistent", divisible=bits, x=x, r=r, warps=warps)
@@ -59,7 +59,7 @@ def half_planes(facts: Facts, *, r: int, splits: int, warps: int) -> Iterator[Sc
         return
     word = facts.plane_word
     # A bucket has shorter planes than its hint.
-    for promised in _promised(facts, word, has_words=facts.reduced[-1] > 2 * word**2):
+    for promised in promised_parts(facts, word, has_words=facts.reduced[-1] > 2 * word**2):
         blocks = {"x": 1, "r": r, "splits": splits, "warps": warps}
         group = {"group": promised.multiple} if facts.has_groups else {}
         yield promised.schedule("split", divisible=promised.divisible, **blocks, **group)
@@ -77,7 +77,7 @@ def planes_in_half_words(facts: Facts, *, r: int, splits: int, warps: int) -> It
     yield replace(schedule, options=(*schedule.options, ("r1", r1)))
 
 
-def _promised(facts: Facts, word: int, *, has_words: bool) -> Iterator[Facts]:
+def promised_parts(facts: Facts, word: int, *, has_words: bool) -> Iterator[Facts]:
     """The facts of rows that are promised to be multiples of a part of a word, and have no words.
 
     The most first. Rows of one length need no promise.

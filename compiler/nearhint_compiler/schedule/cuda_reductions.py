@@ -36,6 +36,7 @@ from nearhint_compiler.schedule.cuda_shared import (
     shared_rows,
     shared_scans,
 )
+from nearhint_compiler.schedule.cuda_side_pieces import are_best, side_pieces
 from nearhint_compiler.schedule.cuda_steps import column_itemsize, single_steps
 from nearhint_compiler.schedule.cuda_strips import strips
 from nearhint_compiler.schedule.cuda_teams import (
@@ -303,6 +304,8 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         halves = half_vectors(facts, x=together, r=r, warps=_warps(together * r, alone))
         ways.insert(1 if facts.divisible else 0, halves)
         ways.insert(len(ways) if facts.divisible else 0, singles)
+        beside = list(side_pieces(facts))
+        ways.insert(0 if are_best(facts, beside) else 2, beside)
         yield from _reused(facts, chain(*ways))
         yield from by_warps[at_first:]
     elif most_have_one:

@@ -8,6 +8,8 @@ from tests.unit.compiler.kernels import TARGET, kernel_of
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_compiler.schedule.cuda_facts import facts_of
+from nearhint_compiler.schedule.cuda_side_pieces import side_pieces
 
 NARROW, WIDE = "layer_norm_dynamic_bf16", "softmax_f32"
 PLANES = kernel_of("sum_outer_inner_f32")
@@ -19,8 +21,12 @@ def space(kernel: ir.Kernel, *dims: int) -> tuple[Schedule, ...]:
 
 def promised(name: str, *dims: int) -> list[tuple[int, int]]:
     """What sizes are promised to be multiples of, where that is less than vectors want, and the
-    pieces of rows."""
-    found = [each for each in space(kernel_of(name), *dims) if each.get("multiple", 0)]
+    pieces of rows; but for narrow ones in pieces."""
+    kernel = kernel_of(name)
+    facts = facts_of(kernel, TARGET, dict(zip(kernel.symbols, dims, strict=True)))
+    beside = tuple(side_pieces(facts))
+    offered = [each for each in space(kernel, *dims) if each not in beside]
+    found = [each for each in offered if each.get("multiple", 0)]
     assert {each.family for each in found} <= {"cuda.persistent"}
     assert all(each["aligned"] and each["divisible"] == 2 for each in found)
     return [(each["multiple"], each.get("pieces", 1)) for each in found]

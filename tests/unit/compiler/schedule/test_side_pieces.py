@@ -1,0 +1,73 @@
+"""Short rows of narrow elements, several a program, in pieces of parts of words."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.compiler.kernels import TARGET, kernel_of
+
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
+from nearhint_compiler.schedule.cuda_side_pieces import side_pieces
+
+FUNCTIONS, NORM = "softmax_f16", "layer_norm_dynamic_bf16"
+MANY = 65_536
+
+
+def facts(name: str, rows: int, length: int) -> Facts:
+    kernel = kernel_of(name)
+    return facts_of(kernel, TARGET, dict(zip(kernel.symbols, (rows, length), strict=True)))
+
+
+def shape(schedule: Schedule) -> tuple[int, int, int, int]:
+    """Rows of a program, pieces of a row and their elements, and what sizes are multiples of."""
+    return schedule["x"], schedule["pieces"], schedule["r"], schedule.get("multiple", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "expected"),
+    [
+        (
+            FUNCTIONS,
+            292,
+            [(8, 5, 64, 4), (4, 3, 128, 4), (4, 5, 64, 2), (8, 3, 128, 0), (4, 2, 256, 0)],
+        ),
+        (FUNCTIONS, 278, [(4, 5, 64, 2), (8, 3, 128, 0), (4, 2, 256, 0)]),
+        (FUNCTIONS, 281, [(8, 3, 128, 0), (4, 2, 256, 0)]),
+        (FUNCTIONS, 401, [(4, 2, 256, 0)]),  # of so many the edges are few
+        (FUNCTIONS, 150, [(8, 5, 32, 2)]),
+        (FUNCTIONS, 151, []),  # shorter than words are worth
+        (FUNCTIONS, 66, [(16, 5, 16, 2)]),
+        (FUNCTIONS, 500, [(4, 8, 64, 2), (4, 2, 256, 0)]),  # in halves a block is as fast
+        (FUNCTIONS, 512, [(4, 8, 64, 2)]),  # for the sizes that the hint serves
+        (FUNCTIONS, 514, []),
+        (FUNCTIONS, 64, []),
+        (NORM, 292, [(4, 3, 128, 4), (8, 3, 128, 4), (4, 5, 64, 2)]),
+        (NORM, 90, [(8, 3, 32, 2)]),
+        (NORM, 100, [(8, 4, 32, 2)]),  # in halves one block is faster
+        (NORM, 281, []),  # faster in words, in one block
+        ("softmax_f32", 150, []),  # wide
+        ("row_cumsum_f32", 150, []),
+        ("row_argmax_f32", 292, []),  # only read, without functions
+    ],
+)
+def test_as_many_pieces_as_a_row_needs_are_offered(
+    name: str, length: int, expected: list[tuple[int, int, int, int]]
+) -> None:
+    found = list(side_pieces(facts(name, MANY, length)))
+    assert [shape(each) for each in found] == expected
+    assert all(each.get("words", 0) == (each.get("multiple", 0) == 0) for each in found)
+    kernel = kernel_of(name)
+    assert all(generate(kernel, each, TARGET).source for each in found)
+
+
+def test_they_come_first_but_where_a_block_has_no_lanes_in_vain() -> None:
+    kernel = kernel_of(FUNCTIONS)
+    for length, places in ((292, [1, 2, 3, 4, 5]), (512, [17])):
+        offered = candidates(kernel, TARGET, dict(zip(kernel.symbols, (MANY, length), strict=True)))
+        pieces = tuple(side_pieces(facts(FUNCTIONS, MANY, length)))
+        assert [offered.index(each) for each in pieces] == places
+
+
+def test_few_rows_have_a_program_each() -> None:
+    assert not list(side_pieces(facts(FUNCTIONS, 132, 292)))
