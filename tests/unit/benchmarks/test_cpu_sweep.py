@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import cast
 
+import pytest
 import torch
+from tests.benchmarks import cpu_sweep
+from tests.benchmarks.cpu_cases import Case
 from tests.benchmarks.cpu_sweep import (
     LayoutRow,
     Row,
@@ -18,6 +23,8 @@ from tests.benchmarks.cpu_sweep import (
     tiers_of,
     with_other_strides,
 )
+from tests.benchmarks.cpu_sweep_cases import TRANSPOSED
+from tests.benchmarks.serving import Serving
 
 from nearhint_torch.report import Report, Served
 
@@ -50,6 +57,28 @@ def test_bars_are_of_means_and_of_the_worst_layout() -> None:
         (2.0, True),
         (1.7, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "counted"),
+    [((1.5,), (1.5, 1)), ((1.7, 1.4), (1.4, 2)), ((1.9, 1.7, 1.8), (1.8, 3))],
+)
+def test_a_layout_that_misses_its_bar_is_timed_again_twice_at_most(
+    monkeypatch: pytest.MonkeyPatch, ratios: tuple[float, ...], counted: tuple[float, int]
+) -> None:
+    left = list(ratios)
+
+    def timed(case: Case, *args: object, attempts: int, **options: object) -> LayoutRow:
+        del case, args, options
+        return replace(layout_row(left.pop(0)), attempts=attempts)
+
+    monkeypatch.setattr(cpu_sweep, "served_layouts", lambda *args: args)
+    monkeypatch.setattr(cpu_sweep, "layout_row", timed)
+    first, *_ = TRANSPOSED
+    only = replace(first, sweep=replace(first.sweep, sizes=first.sweep.sizes[:1]))
+    rows = list(cpu_sweep.measure_layouts(only, cast("Serving", None), 3))
+    assert [(each.ratio, each.attempts) for each in rows] == [counted]
+    assert not left
 
 
 def test_the_summary_names_the_least_and_what_is_not_tuned() -> None:
