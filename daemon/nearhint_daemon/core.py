@@ -43,6 +43,7 @@ from nearhint_daemon.traffic.ladders import Ladders
 from nearhint_daemon.traffic.placing import Placer
 from nearhint_daemon.traffic.presence import Presence
 from nearhint_daemon.traffic.usage import Usage
+from nearhint_daemon.trimming import Trimmer
 from nearhint_daemon.tuning.budgets import Budgets
 from nearhint_daemon.tuning.compiling import COMPILE, Compiling
 from nearhint_daemon.tuning.contests import Contests
@@ -241,6 +242,7 @@ class Core:
             contests,
             self.jobs,
         )
+        self.trimmer = Trimmer(self.store, self.tables)
         self.interventions = Interventions(
             self.store,
             self.tables,
@@ -432,6 +434,8 @@ class Core:
                 with suppress(StoreReadOnly):
                     await self.usage.flush()
                 await self.restorer.make_room(self.config.max_store_bytes)
+            async with self._going_on("trimming"):
+                await self.trimmer.turn()
 
     async def _watch_traffic(self) -> None:
         while True:

@@ -41,6 +41,7 @@ class FailsOnce:
         ("traffic", "sizes", FileNotFoundError("an artifact was evicted")),
         ("usage", "flush", RuntimeError("SQLite failed")),
         ("restorer", "make_room", FileNotFoundError("an artifact was evicted")),
+        ("trimmer", "turn", RuntimeError("SQLite failed")),
         ("idle_regret", "look", StoreReadOnly("the disk takes no writes now")),
         ("idle_time", "turn", ValueError("a Table of another version")),
     ],

@@ -108,6 +108,38 @@ def newest_measurements(
     return tuple(reading.select(MeasurementRow, clause, (namespace, kernel, limit)))
 
 
+def prune_measurements(
+    tx: Writing,
+    namespace: str,
+    kernel: str,
+    target: str,
+    *,
+    sizes: Sequence[str],
+    keep: int,
+    limit: int,
+) -> int:
+    """Drops Measurements of a Kernel on a Target that nothing asks for, beyond the newest `keep`.
+
+    These are superseded, or at none of `sizes` and not the newest of their subject. At most `limit`
+    of either kind go at once; returns how many went.
+    """
+    # By the index: what is wanted is few of all rows, though the newest come first.
+    rows = (
+        "DELETE FROM measurements WHERE id IN (SELECT id FROM measurements INDEXED BY"
+        " measurements_by_hint WHERE namespace = ?1 AND kernel = ?2 AND target = ?3"
+    )
+    beyond = " ORDER BY id DESC LIMIT ?4 OFFSET ?5)"
+    values = (namespace, kernel, target, limit, keep)
+    superseded = tx.connection.execute(f"{rows} AND superseded_by <> 0{beyond}", values)
+    elsewhere = tx.connection.execute(
+        f"{rows} AND superseded_by = 0 AND dims NOT IN (SELECT value FROM json_each(?6))"
+        " AND id NOT IN (SELECT max(id) FROM measurements WHERE namespace = ?1 AND kernel = ?2"
+        f" AND target = ?3 GROUP BY subject){beyond}",
+        (*values, json.dumps(list(sizes))),
+    )
+    return superseded.rowcount + elsewhere.rowcount
+
+
 def last_threads(reading: Reading, namespace: str, kernel: str, target: str) -> int | None:
     """The threads that a Kernel was measured with last."""
     found = reading.scalar(
@@ -190,13 +222,32 @@ def ended_jobs_under(reading: Reading, prefixes: Iterable[str]) -> tuple[JobRow,
     )
 
 
-def delete_jobs_under(tx: Writing, prefixes: Iterable[str]) -> None:
-    """Forgets ended jobs whose keys start so, so that their work may be asked for again."""
-    for prefix in prefixes:
+def delete_jobs_under(tx: Writing, prefixes: Iterable[str]) -> int:
+    """Forgets ended jobs whose keys start so, so that their work may be asked for again.
+
+    Returns how many these were.
+    """
+    return sum(
         tx.connection.execute(
             "DELETE FROM jobs WHERE key >= ? AND key < ? AND state NOT IN ('queued', 'running')",
             (prefix, _after(prefix)),
-        )
+        ).rowcount
+        for prefix in prefixes
+    )
+
+
+def prune_jobs(tx: Writing, prefix: str, *, keep: int) -> int:
+    """Forgets ended jobs whose keys start so, but for those that ended last; returns how many."""
+    under = (prefix, _after(prefix))
+    if tx.count(JobRow, " WHERE key >= ? AND key < ?", under) <= keep:
+        return 0
+    gone = tx.connection.execute(
+        "DELETE FROM jobs WHERE key IN (SELECT key FROM jobs WHERE key >= ? AND key < ?"
+        " AND state NOT IN ('queued', 'running') ORDER BY finished_at_s DESC, key"
+        " LIMIT -1 OFFSET ?)",
+        (*under, keep),
+    )
+    return gone.rowcount
 
 
 def delete_jobs_beside(tx: Writing, prefix: str, *, keep: str) -> None:

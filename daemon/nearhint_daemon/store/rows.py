@@ -125,7 +125,10 @@ class ArtifactRow:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRow:
-    """A timing of a Variant or a Fallback; append-only, `superseded_by` names the newer row."""
+    """A timing of a Variant or a Fallback; `superseded_by` names the newer row.
+
+    None is overwritten; those that nothing asks for any more go after a while (`trimming.py`).
+    """
 
     id: int
     namespace: str

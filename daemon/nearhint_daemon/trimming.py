@@ -1,0 +1,67 @@
+"""Trimming: rows that nothing asks for any more, a few at a time, so that the store is bounded.
+
+Of a Kernel on a Target stay the Measurements at the sizes that its Table has, the newest of each
+Variant and Fallback, by which a Variant counts as measured, and of all others the newest, as many
+as people are shown and more. Jobs that are done again whenever they are asked for leave nothing
+that is asked for, and those that judged selection last no longer than what they found.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import suppress
+
+from nearhint_daemon import logs
+from nearhint_daemon.errors import StoreReadOnly
+from nearhint_daemon.regret.regrets import REGRET, REGRET_ROWS
+from nearhint_daemon.restoring import RESTORE
+from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.tuning.tuning_jobs import PROBE
+from nearhint_rules.selectors import SELECTORS
+
+MEASUREMENTS_KEPT = 1000
+"""Of each kind that nothing asks for, and of each Kernel and Target."""
+MEASUREMENTS_A_TURN = 5000
+UNASKED = (f"{PROBE}/", f"{RESTORE}/")
+"""How the keys of the jobs start that are done again whenever they are asked for."""
+REGRET_JOBS_KEPT = REGRET_ROWS // len(SELECTORS)
+"""What each of these has found, one row a rule, is still there."""
+
+
+class Trimmer:
+    """Forgets what nothing asks for."""
+
+    def __init__(self, store: Store, tables: TableIndex) -> None:
+        self._store = store
+        self._tables = tables
+        self._last: TableKey = ("", "", "")
+
+    async def turn(self) -> None:
+        """Looks at the ended jobs, and at the Measurements of the next Kernel and Target."""
+        key = self._next()
+        table = self._tables.newest(key) if key else None
+        rows = () if table is None else (*table.hints, *table.probes)
+        sizes = [" ".join(map(str, row.dims)) for row in rows]
+
+        def trim(tx: Writing) -> tuple[int, int]:
+            jobs = queries.delete_jobs_under(tx, UNASKED)
+            jobs += queries.prune_jobs(tx, f"{REGRET}/", keep=REGRET_JOBS_KEPT)
+            measurements = 0
+            if key is not None:
+                measurements = queries.prune_measurements(
+                    tx, *key, sizes=sizes, keep=MEASUREMENTS_KEPT, limit=MEASUREMENTS_A_TURN
+                )
+            return jobs, measurements
+
+        with suppress(StoreReadOnly):
+            jobs, measurements = await self._store.write(trim)
+            if jobs or measurements:
+                logs.debug("store_trimmed", jobs=jobs, measurements=measurements)
+
+    def _next(self) -> TableKey | None:
+        keys = sorted(self._tables.every_key())
+        if not keys:
+            return None
+        self._last = keys[bisect_right(keys, self._last) % len(keys)]
+        return self._last

@@ -1,0 +1,155 @@
+"""The store forgets what nothing asks for, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.integration.daemon_in_process import on_a_full_disk
+from tests.unit.daemon.stores import MEASUREMENT, Seen, with_store
+from tests.unit.rules.tables import row, table
+
+from nearhint_daemon import trimming
+from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store.rows import JobRow, MeasurementRow
+from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.trimming import Trimmer
+
+HELD = replace(table(row((64,), {0: 9}, 9)), probes=(row((48,), {0: 9}, 9),))
+KEY = (HELD.namespace, HELD.kernel, HELD.target)
+KEPT = 3
+JOB = JobRow("key", "probe", "", "lane", "{}", "", 3, 4, "done", "", 0.0, 1, "", "", 1.0, 2.0)
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trimming, "MEASUREMENTS_KEPT", KEPT)
+    monkeypatch.setattr(trimming, "REGRET_JOBS_KEPT", KEPT)
+
+
+async def timed(store: Store, subject: str, *sizes: object, kernel: str = HELD.kernel) -> None:
+    def append(tx: Writing) -> None:
+        for size in sizes:
+            made = replace(MEASUREMENT, kernel=kernel, target=HELD.target, subject=subject)
+            queries.append_measurement(tx, replace(made, dims=str(size)))
+
+    await store.write(append)
+
+
+def left(store: Store) -> list[MeasurementRow]:
+    return store.read_now(lambda reading: list(reading.select(MeasurementRow, " ORDER BY id")))
+
+
+def subjects(rows: Iterable[MeasurementRow]) -> list[tuple[str, str]]:
+    return [(each.subject, each.dims) for each in rows]
+
+
+def test_of_what_was_timed_again_and_again_the_newest_stay(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        tables = TableIndex(store, clock=time.time)
+        await tables.publish(HELD)
+        await timed(store, "default", *[64] * 10)
+        await timed(store, "default", *[64] * 10, kernel="3" * 64)
+        before = left(store)
+        await Trimmer(store, tables).turn()
+        mine = [each for each in left(store) if each.kernel == HELD.kernel]
+        assert [each.id for each in mine] == [each.id for each in before[9 - KEPT : 10]]
+        assert [bool(each.superseded_by) for each in mine] == [True] * KEPT + [False]
+        assert len(left(store)) == len(mine) + 10, "of another Kernel nothing went"
+
+    with_store(tmp_path, scenario)
+
+
+def test_what_was_timed_where_the_table_has_no_row_goes_but_for_the_newest(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        tables = TableIndex(store, clock=time.time)
+        await tables.publish(HELD)
+        await timed(store, "only here", 1000)
+        await timed(store, "default", 64, 48, *range(100, 120))
+        await timed(store, "other", 64, *range(100, 103))
+        await Trimmer(store, tables).turn()
+        assert subjects(left(store)) == [
+            ("only here", "1000"),  # so that it counts as measured, and may be pinned
+            ("default", "64"),
+            ("default", "48"),
+            ("default", "118"),
+            ("default", "119"),
+            ("other", "64"),
+            ("other", "100"),
+            ("other", "101"),
+            ("other", "102"),
+        ]
+        key = (*KEY, "only here")
+        assert store.read_now(lambda reading: queries.is_measured(reading, *key))
+
+    with_store(tmp_path, scenario)
+
+
+def test_every_kernel_has_its_turn_and_none_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trimming, "MEASUREMENTS_A_TURN", 4)
+    other = replace(HELD, kernel="3" * 64)
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        tables = TableIndex(store, clock=time.time)
+        for each in (HELD, other):
+            await tables.publish(each)
+            await timed(store, "default", *[64] * 10, kernel=each.kernel)
+        trimmer = Trimmer(store, tables)
+        counts: list[int] = []
+        for _ in range(5):
+            await trimmer.turn()
+            counts.append(len(left(store)))
+        assert counts == [16, 12, 10, 8, 8]
+
+    with_store(tmp_path, scenario)
+
+
+def test_ended_jobs_that_nobody_can_ask_for_are_forgotten(tmp_path: Path) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        states = {
+            "probe//k/t/a/f/v": "done",
+            "probe//k/t/b/f/v": "failed",
+            "probe//k/t/c/f/v": "queued",
+            "probe//k/t/d/f/v": "running",
+            f"restore/{'a' * 64}": "done",
+            "tune2//k/t/64/f/v": "done",
+            "lower//p/cpu/v": "done",
+        }
+        rows = [replace(JOB, key=key, state=state) for key, state in states.items()]
+        rows += [
+            replace(JOB, key=f"regret//k/t/7/f/1/{at}", finished_at_s=float(at)) for at in range(6)
+        ]
+        rows.append(replace(JOB, key="regret//k/t/7/f/1/9", state="queued", finished_at_s=0.0))
+        await store.write(lambda tx: tx.put_all(rows))
+        await Trimmer(store, TableIndex(store, clock=time.time)).turn()
+        found = store.read_now(lambda reading: {each.key for each in reading.where(JobRow)})
+        assert {each.key for each in rows} - found == {
+            "probe//k/t/a/f/v",
+            "probe//k/t/b/f/v",
+            f"restore/{'a' * 64}",
+            *(f"regret//k/t/7/f/1/{at}" for at in range(6 - KEPT)),
+        }
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_disk_that_takes_no_writes_is_trimmed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: Store, seen: Seen) -> None:
+        tables = TableIndex(store, clock=time.time)
+        await tables.publish(HELD)
+        await timed(store, "default", *[64] * 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "write", on_a_full_disk)
+            await Trimmer(store, tables).turn()
+        assert len(left(store)) == 10
+        await Trimmer(store, tables).turn()
+        assert len(left(store)) == KEPT + 1
+
+    with_store(tmp_path, scenario)
