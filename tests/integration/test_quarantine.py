@@ -338,6 +338,41 @@ def test_the_quarantine_lists_what_operators_barred_and_what_the_daemon_gave_up_
     go(tmp_path, scenario)
 
 
+def test_a_target_that_nobody_knows_is_refused_and_not_taken_for_one_with_nothing_to_list(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        admin = kernel.client.admin
+        mine = kernel.registered.target_id
+
+        async def quarantined(target: str) -> int:
+            request = pb.ListQuarantineRequest(target_id=target)
+            return len((await admin.ListQuarantine(request, timeout=20)).quarantined)
+
+        async def generations(target: str) -> int:
+            request = pb.ListGenerationsRequest(kernel=kernel.kernel, target_id=target)
+            return len((await admin.ListGenerations(request, timeout=20)).generations)
+
+        unknown = f"{int(mine[0], 16) ^ 1:x}{mine[1:]}"
+        assert await quarantined(mine[:8]) == 0
+        assert await generations(mine[:8]) > 0
+        await kernel.quarantine(FAST)
+        assert await quarantined(mine[:8]) == await quarantined("") == 1
+        for listing, code in ((quarantined, "KERNEL_UNKNOWN"), (generations, "TABLE_UNKNOWN")):
+            for target, status, reason in (
+                (unknown, "NOT_FOUND", code),
+                ("typo", "INVALID_ARGUMENT", "SPEC_INVALID"),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await listing(target)
+                assert caught.value.code() is grpc.StatusCode[status]
+                assert details(caught.value)["reason"] == reason
+                assert (mine[:12] in str(caught.value.details())) == (target == unknown)
+
+    go(tmp_path, scenario)
+
+
 def test_what_the_daemon_gave_up_on_is_listed_with_its_reproducer(tmp_path: Path) -> None:
     def crash(job: str, request: worker_pb2.WorkerRequest) -> None:
         if (

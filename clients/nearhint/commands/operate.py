@@ -225,9 +225,10 @@ def quarantine(
     if is_list:
         if variant is not None or reason is not None:
             raise click.UsageError("--list takes neither --variant nor --reason")
-        listing = admin_service_pb2.ListQuarantineRequest(kernel=kernel or "")
+        listing = admin_service_pb2.ListQuarantineRequest(kernel=kernel or "", target_id=target)
         with connected(address) as connection:
             rows = connection.list_quarantine(listing).quarantined
+        # A daemon of an earlier version lists all.
         chosen = [row for row in rows if row.target_id.startswith(target)]
         _quarantined(chosen, title="quarantined", as_json=as_json)
         return

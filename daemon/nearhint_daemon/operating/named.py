@@ -40,11 +40,8 @@ class Named:
         match keys:
             case [key]:
                 return key
-            case [] if not every:
-                raise TableUnknown("no Table of this Kernel yet", field="kernel")
             case []:
-                problem = f"no Table on such a Target; the Kernel's are on {_targets(every)}"
-                raise TableUnknown(problem, field="target_id", hint="name one of these Targets")
+                raise no_table(every)
             case _:
                 problem = f"several Targets have a Table; say which: {_targets(keys)}"
                 raise InvalidRequest(problem, field="target_id")
@@ -127,6 +124,14 @@ class Named:
             return problems.get(state, "rejected since")
 
         return why
+
+
+def no_table(every: Sequence[TableKey]) -> TableUnknown:
+    """A Kernel that has `every` of these Tables has none on the Target that was named."""
+    if not every:
+        return TableUnknown("no Table of this Kernel yet", field="kernel")
+    problem = f"no Table on such a Target; the Kernel's are on {_targets(every)}"
+    return TableUnknown(problem, field="target_id", hint="name one of these Targets")
 
 
 def _targets(keys: Sequence[TableKey]) -> str:

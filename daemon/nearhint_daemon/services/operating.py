@@ -9,6 +9,7 @@ from itertools import groupby
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest, KernelUnknown
 from nearhint_daemon.operating.history import change
+from nearhint_daemon.operating.named import DIGITS, no_table
 from nearhint_daemon.services.boundary import Context
 from nearhint_daemon.services.requests import read_namespace, read_sizes, read_text
 from nearhint_daemon.store import Reading, queries
@@ -18,6 +19,7 @@ from nearhint_daemon.store.rows import (
     QuarantinedVariantRow,
     QuarantineRow,
     TableRow,
+    TargetRow,
 )
 from nearhint_daemon.store.store import DAEMON
 from nearhint_proto import convert
@@ -106,6 +108,8 @@ class OperatingCalls:
             )
 
         generations, acts = await self._core.store.read(read)
+        if target and not generations and not acts:
+            raise no_table(self._core.tables.of_kernel(namespace, kernel.id))
         return pb.ListGenerationsResponse(generations=generations, acts=acts)
 
     async def QuarantineVariant(  # noqa: N802 - the protocol's name
@@ -148,6 +152,7 @@ class OperatingCalls:
         """What operators barred, and what the daemon gave up on."""
         namespace = read_namespace(request.namespace)
         kernel = (await self.find(namespace, request.kernel)).id if request.kernel else ""
+        target = _target(request.target_id)
 
         def read(reading: Reading) -> list[pb.QuarantinedVariant]:
             barred = queries.quarantined_variants(reading, namespace, kernel, limit=LISTED_LIMIT)
@@ -157,7 +162,10 @@ class OperatingCalls:
                 for space, message in given_up
                 if space == namespace and kernel in ("", message.kernel)
             ]
-            both = [*map(_quarantined, barred), *mine]
+            every = [*map(_quarantined, barred), *mine]
+            both = [message for message in every if message.target_id.startswith(target)]
+            if not both:
+                _check_known(reading, target)
             return sorted(both, key=lambda each: -each.at_s)[:LISTED_LIMIT]
 
         return pb.ListQuarantineResponse(quarantined=await self._core.store.read(read))
@@ -188,6 +196,15 @@ def _target(text: str) -> str:
     if not TARGET_PREFIX.fullmatch(text):
         raise InvalidRequest("must be hex digits", field="target_id")
     return text
+
+
+def _check_known(reading: Reading, target: str) -> None:
+    """Raises `KernelUnknown` for the name of a Target unless one that is known starts so."""
+    known = sorted(row.id for row in reading.where(TargetRow))
+    if target and not any(each.startswith(target) for each in known):
+        listed = ", ".join(each[:DIGITS] for each in known) or "none"
+        problem = f"no Target of that name; known: {listed}"
+        raise KernelUnknown(problem, field="target_id", hint="name one of these Targets")
 
 
 def _actor(text: str) -> str:

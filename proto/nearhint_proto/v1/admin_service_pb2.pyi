@@ -1350,19 +1350,23 @@ class ListQuarantineRequest(_message.Message):
 
     KERNEL_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
+    TARGET_ID_FIELD_NUMBER: _builtins.int
     kernel: _builtins.str
     """A Kernel's identity or a unique prefix of at least 4 digits; empty: all."""
     namespace: _builtins.str
     """The namespace; empty by default."""
+    target_id: _builtins.str
+    """The Target or a prefix of it; empty: all, and what is of no Target."""
     def __init__(
         self,
         *,
         kernel: _builtins.str = ...,
         namespace: _builtins.str = ...,
+        target_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernel", b"kernel", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernel", b"kernel", "namespace", b"namespace", "target_id", b"target_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -152,6 +152,8 @@ def test_quarantine_bars_lists_and_releases(operated: FakeDaemon) -> None:
         chosen = ("--list", "--target", target, "--json", "--address", operated.address)
         some = run("quarantine", *chosen)
         assert len(json.loads(some.stdout)["quarantined"]) == count
+    asked = [request.target_id for request in operated.asked("ListQuarantine")]
+    assert asked == ["", TARGET_ID[:8], TARGET_ID[::-1]]
     released = run("release", "abab", "--variant", "77c0", "--json", "--address", operated.address)
     assert json.loads(released.stdout)["retuning_jobs"] == 3
     again = run("release", "abab", "--variant", "77c0", "--address", operated.address)
