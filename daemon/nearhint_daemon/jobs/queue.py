@@ -157,10 +157,13 @@ class JobQueue:
                 found |= await self._create(fresh)
             for job in found.values():
                 await asyncio.shield(job.stored)
+        raised = [each for spec in specs if (each := self._raise_priority(spec)) is not None]
         for spec in specs:
-            self._raise_priority(spec)
             if spec.is_own and spec.key in self._open:
                 self._open[spec.key].is_own = True
+        if raised:
+            with asked_for(tuple(found.values())):
+                await self._store_priorities(raised)
         return tuple(
             found[spec.key].row if spec.key in found else ended[spec.key] for spec in specs
         )
@@ -369,14 +372,22 @@ class JobQueue:
             return
         self._lanes.add(row)
 
-    def _raise_priority(self, spec: JobSpec) -> None:
+    def _raise_priority(self, spec: JobSpec) -> OpenJob | None:
+        """The job, if it is more urgent now."""
         job = self._open.get(spec.key)
         if job is None or spec.priority >= job.row.priority:
-            return
+            return None
         job.row = replace(job.row, priority=spec.priority)
         # Where it waits by its former priority it is not found any more, whatever it requires now.
         if job.row.state == "queued":
             self._enqueue(job)
+        return job
+
+    async def _store_priorities(self, jobs: Sequence[OpenJob]) -> None:
+        """For the next start. Their rows may be written otherwise meanwhile, and stay so."""
+        priorities = {job.row.key: job.row.priority for job in jobs}
+        with suppress(StoreError):  # a full disk keeps nobody from being more urgent now
+            await self._store.write(lambda tx: queries.raise_priorities(tx, priorities))
 
     def _pump(self, name: str) -> None:
         if not self._is_running or self._store.is_read_only:

@@ -82,9 +82,12 @@ def test_a_job_whose_requirement_is_done_again_while_it_becomes_more_urgent_is_n
         async with Held(store):
             asking = asyncio.create_task(queue.ensure([first]))
             await soon(lambda: queue.open_among(["a"]))
-            await queue.ensure([replace(later, priority=Priority.LIVE_MISS)])
+            urgent = replace(later, priority=Priority.LIVE_MISS)
+            raising = asyncio.create_task(queue.ensure([urgent]))
+            await soon(lambda: queue.depth()[Priority.REFINEMENT] == 0)
         with nullcontext() if is_kept else pytest.raises(StoreReadOnly):
             await asking
+        await raising
         held.set()
         again.set()
         await soon(lambda: not queue.open_among(["a", "b"]))
