@@ -277,6 +277,7 @@ class Core:
             self.variants,
             self.tables,
             self.publisher,
+            self.quarantine,
             self.workshop,
             races,
             clock=time.time,

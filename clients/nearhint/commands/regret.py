@@ -199,7 +199,6 @@ def _read(connection: Connection, kernel: str, plan: pb.RegretPlan, options: Opt
         kernel=kernel,
         target_id=plan.target_id,
         selectors=options.selectors,
-        generation=plan.generation,
         page_size=PAGE,
     )
     planned = {tuple(point.dims) for point in plan.points}
@@ -207,7 +206,8 @@ def _read(connection: Connection, kernel: str, plan: pb.RegretPlan, options: Opt
     while True:
         page = connection.get_regret(request)
         for record in page.records:
-            if tuple(record.dims) in planned:
+            # Of a Table that was left far behind before its turn came the newest is judged.
+            if tuple(record.dims) in planned and record.generation >= plan.generation:
                 records[(*record.dims, record.selector)] = record
         request.page_token = page.next_page_token
         if not request.page_token or not page.records:
@@ -367,6 +367,7 @@ def _record_json(judged: Judged, record: Record) -> dict[str, object]:
         "regret": record.regret,
         "noise": record.noise,
         "slower_than": list(record.slower_than),
+        "generation": record.generation,
         "measured_at_s": record.measured_at_s,
         "daemon_id": record.daemon_id,
     }

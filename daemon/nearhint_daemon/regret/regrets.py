@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from nearhint_daemon import logs
-from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, NoDevice, NoVariant
+from nearhint_daemon.errors import (
+    ArtifactCorrupt,
+    ArtifactUnknown,
+    GenerationGone,
+    NoDevice,
+    NoVariant,
+)
 from nearhint_daemon.jobs import JobSpec, Priority
+from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.regret.regret_points import Ground, Point, usual_fallback
 from nearhint_daemon.store import Reading, Store, Writing, queries
@@ -71,6 +79,7 @@ class Regrets:
         variants: Variants,
         tables: TableIndex,
         publisher: Publisher,
+        quarantine: Quarantine,
         workshop: Workshop,
         races: Races,
         *,
@@ -83,6 +92,7 @@ class Regrets:
         self._variants = variants
         self._tables = tables
         self._publisher = publisher
+        self._quarantine = quarantine
         self._workshop = workshop
         self._races = races
         self._clock = clock
@@ -145,18 +155,32 @@ class Regrets:
         )
 
     async def measure(self, row: JobRow, payload: Mapping[str, Any]) -> None:
-        """Does a `regret` job. Raises `GenerationGone`, `NoVariant`."""
-        key = (row.namespace, payload["kernel"], payload["target"])
-        table = self._tables.selector(key, payload["generation"]).table
-        if table is None:
-            raise NoVariant("the Kernel's Table is no more")
+        """Does a `regret` job. Raises `NoVariant`."""
         task = await self._task(row, payload)
+        table = self._judged(task.table_key, payload["generation"])
+        if table is None or table.default < 0:
+            raise NoVariant("the Kernel's Table is no more")
         timed, eligible = await self._time(task, table)
         contest = _contest(timed, eligible, default=table.variants[table.default].id)
         judgements = judge(table, task.dims, fallback=task.fallback.id, contest=contest)
         await self._keep(task, table, timed, judgements)
         for judgement in judgements:
             self._on_judged(judgement)
+
+    def _judged(self, key: TableKey, generation: int) -> Table | None:
+        """The Table as it was planned to be judged, or the newest.
+
+        Tuning, behind which this waits, may have left it behind so far that it is not kept; and an
+        operator may have barred what it has, which is not to be timed.
+        """
+        with suppress(GenerationGone):
+            planned = self._tables.selector(key, generation).table
+            if planned is not None and not any(
+                self._quarantine.bar(*key, schedule=each.schedule, artifact=each.artifact.sha256)
+                for each in planned.variants
+            ):
+                return planned
+        return self._tables.newest(key)
 
     def _is_here(self, key: TableKey) -> bool:
         try:

@@ -86,7 +86,7 @@ def test_regret_prints_what_each_rule_loses_and_where(judged: FakeDaemon) -> Non
     (request,) = judged.asked("MeasureRegret")
     assert (request.kernel, request.sizes, request.seed) == ("abab", 2, 7)
     (request,) = judged.asked("GetRegret")
-    assert (request.target_id, request.generation) == (TARGET_ID, 12)
+    assert (request.target_id, request.generation) == (TARGET_ID, 0)
 
 
 def test_regret_as_json_has_every_record(judged: FakeDaemon) -> None:
@@ -105,6 +105,18 @@ def test_regret_as_json_has_every_record(judged: FakeDaemon) -> None:
     assert (worst["served"], worst["best"]) == ("1" * 64, None)
     (table,) = content["tables"]
     assert (table["sizes"], table["not_measured"], len(table["records"])) == (2, 0, 4)
+    assert {record["generation"] for record in table["records"]} == {12}
+
+
+def test_sizes_are_judged_by_the_table_that_was_planned_or_a_newer_one(judged: FakeDaemon) -> None:
+    """A Table that tuning left far behind is not kept; what an earlier one lost is of no use."""
+    for record in judged.store.regrets[doubling.KERNEL].records:
+        record.generation = 11 if record.dims[0] == 100 else 40
+    result = run("regret", "abab", "--json", "--address", judged.address)
+    assert result.exit_code == ExitCode.PARTIAL
+    (table,) = json.loads(result.stdout)["tables"]
+    assert table["not_measured"] == 1
+    assert {record["generation"] for record in table["records"]} == {40}
 
 
 def test_regret_of_chosen_rules_shows_their_sizes(judged: FakeDaemon) -> None:
