@@ -413,7 +413,7 @@ class Workshop:
         raise refusal
 
     def _ended(self, phase: str, started: float, error: Exception) -> None:
-        outcome = {"WORKER_HUNG": "timeout", "WORKER_DIED": "crash"}.get(
+        outcome = {"WORKER_HUNG": "timeout", "WORKER_DIED": "crash", "WORKER_KILLED": "crash"}.get(
             getattr(error, "code", ""), "error"
         )
         self._observer.work_ended(phase, outcome, self._monotonic() - started)

@@ -20,6 +20,7 @@ from tests.integration.fake_workers import (
 from nearhint_daemon import logs
 from nearhint_daemon.jobs import queue
 from nearhint_daemon.store.rows import VariantRow
+from nearhint_daemon.workers.errors import WorkerKilled
 from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 
@@ -72,6 +73,36 @@ def test_what_a_full_device_could_not_do_is_done_when_it_has_room(
             (table,) = await daemon.client.tables_of(registered)
             assert [list(row.dims) for row in table.hints] == [[64]]
             assert table.reason == ""
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "job", ["check_lowering", "verify_variant", "compile_variant", "list_schedules"]
+)
+def test_what_its_workers_were_killed_at_is_done_when_there_is_memory(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "RETRY_S", 0.0)
+    others: list[str] = ["have the memory"]
+
+    def kill(asked: str, request: pb.WorkerRequest) -> None:
+        if asked == job and others:
+            raise WorkerKilled(kind="any", detail="killed by SIGKILL", reproducer={})
+
+    async def scenario() -> None:
+        bench, compilers = FakeBenchPool(faults=kill), FakeCompilePool(faults=kill)
+        async with running(tmp_path, bench=bench, compile=compilers) as daemon:
+            registered = await daemon.client.register(chain(1))
+            failed = await daemon.client.tuned(registered, 64)
+            assert failed.passing == failed.failed > 0
+            rows = daemon.core.store.read_now(lambda reading: list(reading.where(VariantRow)))
+            assert {row.state for row in rows} <= {"compiled", "verified"}
+            others.clear()
+            done = await daemon.client.tuned(registered, 64)
+            assert (done.done, done.failed) == (done.total, 0)
+            (table,) = await daemon.client.tables_of(registered)
+            assert [list(row.dims) for row in table.hints] == [[64]]
 
     asyncio.run(scenario())
 

@@ -53,6 +53,7 @@ PASSING_CODES = frozenset(
         "STORE_FAILED",
         "TABLE_CHANGED",
         "TOOLCHAIN_MISSING",
+        "WORKER_KILLED",
         "WORKER_LOST",
         "WORKER_POOL_STOPPED",
         "WORKER_START_FAILED",

@@ -1,6 +1,7 @@
 """Quarantine: keys that failed repeatedly, each with the files that reproduce the failure.
 
-A lost worker counts against the key it worked on; at the second loss the key is not tried again.
+A lost worker counts against the key it worked on; at the second loss the key is not tried again,
+and where it was killed for its memory, which may have been another's, at a later one.
 Reproducers are folders under `<state>/quarantine`, at most `FOLDERS_LIMIT` of them. Beside them,
 the Variants that operators barred: by Schedule, whichever compiler builds it, and by binary,
 whichever Schedule gives it.
@@ -18,9 +19,11 @@ from pathlib import Path
 from nearhint_daemon import logs
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import QuarantinedVariantRow, QuarantineRow, VariantRow
-from nearhint_daemon.workers.errors import WorkerLost, WorkerStartFailed
+from nearhint_daemon.workers.errors import WorkerKilled, WorkerLost, WorkerStartFailed
 
 FAILURES = 2
+KILLED_FAILURES = 10
+"""Whoever asks does so ever less often: something else has had the time to give memory back."""
 FOLDERS_LIMIT = 256
 FILE_LIMIT_BYTES = 4 * 2**20
 NOT_KEPT = "not kept"
@@ -44,7 +47,8 @@ class Quarantine:
     async def lost(self, key: str, *, kind: str, loss: WorkerLost) -> QuarantineRow | None:
         """Counts a lost worker against `key`; the row once it is given up.
 
-        Raises the loss where it says nothing about the key: the worker did not even start.
+        Raises the loss where it says nothing about the key, as the worker did not even start, and
+        where it may not, as the worker was killed again.
         """
         if isinstance(loss, WorkerStartFailed):
             raise loss
@@ -53,6 +57,8 @@ class Quarantine:
         logs.warning("worker_lost", kind=kind, key=key, failures=failures, problem=str(loss))
         if failures < FAILURES:
             return None
+        if isinstance(loss, WorkerKilled) and failures < KILLED_FAILURES:
+            raise loss
         row = await self.give_up(key, kind=kind, loss=loss, failures=failures)
         self._failures.pop(key, None)
         return row

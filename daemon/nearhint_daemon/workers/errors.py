@@ -58,6 +58,15 @@ class WorkerDied(WorkerLost):
     reason = "died"
 
 
+class WorkerKilled(WorkerDied):
+    """The system killed the worker while it ran this job, for its memory: whosever that was.
+
+    What exceeds a limit of its own ends otherwise, and nothing else sends SIGKILL.
+    """
+
+    code = "WORKER_KILLED"
+
+
 class WorkerHung(WorkerLost):
     """The job was not done by its deadline; its worker was killed."""
 

@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from nearhint_daemon.workers import scratch, wire
-from nearhint_daemon.workers.errors import FrameInvalid, MessageTooLarge, WorkerDied, WorkerHung
+from nearhint_daemon.workers.errors import (
+    FrameInvalid,
+    MessageTooLarge,
+    WorkerDied,
+    WorkerHung,
+    WorkerKilled,
+)
 from nearhint_daemon.workers.exits import GIVE_WAY, RECYCLED, TELL
 from nearhint_daemon.workers.reproducer import for_lost_worker
 from nearhint_daemon.workers.stacks import innermost
@@ -128,8 +134,9 @@ class WorkerProcess:
     async def exchange(self, request: pb.WorkerRequest, *, timeout_s: float) -> pb.WorkerResponse:
         """Sends `request` and returns its answer, which for one that is too long is an error.
 
-        Raises `WorkerDied` or `WorkerHung`; the process is gone then, with all its group. Time in
-        which it was ready to run and other processes ran does not count towards `timeout_s`.
+        Raises `WorkerDied`, `WorkerKilled` or `WorkerHung`; the process is gone then, with all its
+        group. Time in which it was ready to run and other processes ran does not count towards
+        `timeout_s`.
         """
         try:
             frame = wire.frame(request.SerializeToString())
@@ -153,10 +160,11 @@ class WorkerProcess:
                 str(talk.exception()) if talk.done() else await self._where(request, timeout_s)
             )
             detail = _status_text(self.ended.result()) if self.ended.done() else problem
+            is_killed = self.ended.done() and self.ended.result() == -signal.SIGKILL
         finally:
             talk.cancel()
         await self.kill()
-        error = WorkerHung if hung else WorkerDied
+        error = WorkerHung if hung else WorkerKilled if is_killed else WorkerDied
         log = self.log_tail()
         raise error(
             kind=self.kind,

@@ -10,9 +10,9 @@ from tests.unit.daemon.stores import Seen, with_store
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import StoreReadOnly
-from nearhint_daemon.operating.quarantine import Quarantine
+from nearhint_daemon.operating.quarantine import KILLED_FAILURES, Quarantine
 from nearhint_daemon.store import Store
-from nearhint_daemon.workers.errors import WorkerDied
+from nearhint_daemon.workers.errors import WorkerDied, WorkerKilled
 
 LOST = WorkerDied(kind="bench", detail="signal 11", reproducer={})
 
@@ -33,6 +33,22 @@ def test_what_a_full_disk_kept_from_quarantine_goes_there_at_the_next_loss(
                 await quarantine.lost("key", kind="variant", loss=LOST)
         assert await quarantine.lost("key", kind="variant", loss=LOST) is not None
         assert quarantine.find("key") is not None
+
+    with_store(tmp_path, scenario)
+
+
+def test_what_a_worker_was_killed_at_is_given_up_late(tmp_path: Path) -> None:
+    """The memory may have been another's; what takes all of it itself does not go on for good."""
+    killed = WorkerKilled(kind="bench", detail="killed by SIGKILL", reproducer={})
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        quarantine = Quarantine(store, tmp_path / "quarantine", clock=time.time)
+        assert await quarantine.lost("key", kind="variant", loss=killed) is None
+        for _ in range(KILLED_FAILURES - 2):
+            with pytest.raises(WorkerKilled):
+                await quarantine.lost("key", kind="variant", loss=killed)
+            assert quarantine.find("key") is None
+        assert await quarantine.lost("key", kind="variant", loss=killed) is not None
 
     with_store(tmp_path, scenario)
 

@@ -223,6 +223,18 @@ def test_a_message_that_is_too_long_fails_its_job_and_the_worker_lives_on(
 
 
 @scenario
+async def test_a_worker_that_the_system_killed_is_told_from_one_that_its_job_ended(
+    folder: Path,
+) -> None:
+    async with pool(folder) as watched:
+        for script, code in (("signal SIGKILL", "WORKER_KILLED"), ("close", "WORKER_DIED")):
+            with pytest.raises(WorkerDied) as caught:
+                await watched.run(script)
+            assert caught.value.code == code
+            assert await watched.lost.get() == ("compile", "died")
+
+
+@scenario
 async def test_a_reproducer_holds_the_last_words(folder: Path) -> None:
     async with pool(folder) as watched:
         with pytest.raises(WorkerDied) as caught:
