@@ -189,7 +189,6 @@ class Dialogue:
             kernel_service_pb2.RegisterProgramRequest(
                 program=convert.program_to_proto(handle.program),
                 device=convert.device_to_proto(state.device),
-                threads=handle.threads,
                 client_id=self._client_id,
             )
         )

@@ -111,7 +111,6 @@ class Tuning:
         request = kernels_pb.RegisterProgramRequest(
             program=convert.program_to_proto(captured.program),
             device=convert.device_to_proto(self.device),
-            threads=self.threads,
             client_id=CLIENT,
         )
         answer = self.connection.register_program(request)

@@ -64,7 +64,7 @@ async def register(
     client: Client, program: Program, device: admin_service_pb2.DeviceStatus
 ) -> kernel_service_pb2.RegisterProgramResponse:
     request = kernel_service_pb2.RegisterProgramRequest(
-        program=convert.program_to_proto(program), device=device.device, threads=1
+        program=convert.program_to_proto(program), device=device.device
     )
     response = await client.kernels.RegisterProgram(request, timeout=60)
     if response.HasField("operation"):

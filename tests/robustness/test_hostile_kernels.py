@@ -96,7 +96,6 @@ def test_hostile_kernels_are_quarantined_with_a_reproducer_and_never_served(
             request = kernel_service_pb2.RegisterProgramRequest(
                 program=convert.program_to_proto(DOUBLE),
                 device=convert.device_to_proto(cpu_device()),
-                threads=1,
             )
             first = await daemon.client.kernels.RegisterProgram(request, timeout=TUNE_S)
             await daemon.client.finished(first.operation.id)

@@ -147,7 +147,6 @@ def _look(connection: Connection, wish: Wish, *, client_id: str, wait: Wait) -> 
     request = kernel_service_pb2.RegisterProgramRequest(
         program=convert.program_to_proto(wish.program),
         device=convert.device_to_proto(wish.device),
-        threads=wish.threads,
         client_id=client_id,
     )
     program_id = target = ""

@@ -27,7 +27,7 @@ from nearhint_proto.v1 import program_pb2 as nearhint__proto_dot_v1_dot_program_
 from nearhint_proto.v1 import types_pb2 as nearhint__proto_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&nearhint_proto/v1/kernel_service.proto\x12\x0bnearhint.v1\x1a)nearhint_proto/v1/operation_service.proto\x1a\x1fnearhint_proto/v1/program.proto\x1a\x1dnearhint_proto/v1/types.proto\"\x9b\x01\n\x16RegisterProgramRequest\x12%\n\x07program\x18\x01 \x01(\x0b\x32\x14.nearhint.v1.Program\x12#\n\x06\x64\x65vice\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Device\x12\x0f\n\x07threads\x18\x03 \x01(\r\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x11\n\tnamespace\x18\x05 \x01(\t\"\xcd\x01\n\x17RegisterProgramResponse\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x11\n\ttarget_id\x18\x02 \x01(\t\x12\x1f\n\x04plan\x18\x03 \x01(\x0b\x32\x11.nearhint.v1.Plan\x12)\n\toperation\x18\x04 \x01(\x0b\x32\x16.nearhint.v1.Operation\x12/\n\nprovenance\x18\x05 \x03(\x0b\x32\x1b.nearhint.v1.StepProvenance\x12\x0e\n\x06reason\x18\x06 \x01(\t\">\n\x0eStepProvenance\x12\x0c\n\x04step\x18\x01 \x01(\r\x12\r\n\x05nodes\x18\x02 \x03(\r\x12\x0f\n\x07sources\x18\x03 \x03(\t\"\xc5\x02\n\x14\x45nsureKernelsRequest\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0f\n\x07kernels\x18\x02 \x03(\t\x12$\n\x05hints\x18\x03 \x03(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x11\n\ttarget_id\x18\x04 \x01(\t\x12\'\n\x08priority\x18\x05 \x01(\x0e\x32\x15.nearhint.v1.Priority\x12\x0f\n\x07threads\x18\x06 \x01(\r\x12\x11\n\tclient_id\x18\x07 \x01(\t\x12\x11\n\tnamespace\x18\x08 \x01(\t\x12#\n\x06\x65\x66\x66ort\x18\t \x01(\x0e\x32\x13.nearhint.v1.Effort\x12\x15\n\x08\x62udget_s\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0c\x63ompile_only\x18\x0b \x01(\x08\x12\x10\n\x08\x61s_given\x18\x0c \x01(\x08\x42\x0b\n\t_budget_s\"B\n\x15\x45nsureKernelsResponse\x12)\n\toperation\x18\x01 \x01(\x0b\x32\x16.nearhint.v1.Operation\"T\n\x0eSelectQuestion\x12\x0e\n\x06kernel\x18\x01 \x01(\t\x12\x10\n\x08\x66\x61llback\x18\x02 \x01(\t\x12\x0c\n\x04\x64ims\x18\x03 \x03(\x04\x12\x12\n\nalignments\x18\x04 \x03(\r\"y\n\rSelectRequest\x12\x11\n\ttarget_id\x18\x01 \x01(\t\x12.\n\tquestions\x18\x02 \x03(\x0b\x32\x1b.nearhint.v1.SelectQuestion\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x11\n\tnamespace\x18\x04 \x01(\t\"\xf6\x01\n\tSelection\x12%\n\x07variant\x18\x01 \x01(\x0b\x32\x14.nearhint.v1.Variant\x12\x0c\n\x04hint\x18\x02 \x03(\x04\x12\x10\n\x08\x64istance\x18\x03 \x01(\x01\x12\x1c\n\x0f\x65xpected_regret\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12\x0c\n\x04tier\x18\x07 \x01(\r\x12\x10\n\x08selector\x18\x08 \x01(\t\x12,\n\x0bpredictions\x18\t \x03(\x0b\x32\x17.nearhint.v1.PredictionB\x12\n\x10_expected_regret\"I\n\nPrediction\x12\x12\n\nvariant_id\x18\x01 \x01(\t\x12\x0f\n\x07time_ns\x18\x02 \x01(\x01\x12\x16\n\x0erelative_error\x18\x03 \x01(\x01\"<\n\x0eSelectResponse\x12*\n\nselections\x18\x01 \x03(\x0b\x32\x16.nearhint.v1.Selection\"b\n\x05Usage\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12$\n\x05sizes\x18\x02 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12\r\n\x05\x63\x61lls\x18\x03 \x01(\x04\x12\x10\n\x08launches\x18\x04 \x03(\x04\"\x8d\x02\n\x12ReportUsageRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\"\n\x06usages\x18\x02 \x03(\x0b\x32\x12.nearhint.v1.Usage\x12N\n\x10\x66\x61llback_reasons\x18\x03 \x03(\x0b\x32\x34.nearhint.v1.ReportUsageRequest.FallbackReasonsEntry\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x11\n\ttarget_id\x18\x05 \x01(\t\x12\x12\n\nis_serving\x18\x06 \x01(\x08\x1a\x36\n\x14\x46\x61llbackReasonsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\'\n\x13ReportUsageResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r*k\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x16\n\x12PRIORITY_LIVE_MISS\x10\x01\x12\x14\n\x10PRIORITY_WARM_UP\x10\x02\x12\x17\n\x13PRIORITY_REFINEMENT\x10\x03*d\n\x06\x45\x66\x66ort\x12\x16\n\x12\x45\x46\x46ORT_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x45\x46\x46ORT_NONE\x10\x01\x12\x10\n\x0c\x45\x46\x46ORT_QUICK\x10\x02\x12\x0f\n\x0b\x45\x46\x46ORT_FULL\x10\x03\x12\x0e\n\nEFFORT_MAX\x10\x04\x32\xda\x02\n\rKernelService\x12\\\n\x0fRegisterProgram\x12#.nearhint.v1.RegisterProgramRequest\x1a$.nearhint.v1.RegisterProgramResponse\x12V\n\rEnsureKernels\x12!.nearhint.v1.EnsureKernelsRequest\x1a\".nearhint.v1.EnsureKernelsResponse\x12\x41\n\x06Select\x12\x1a.nearhint.v1.SelectRequest\x1a\x1b.nearhint.v1.SelectResponse\x12P\n\x0bReportUsage\x12\x1f.nearhint.v1.ReportUsageRequest\x1a .nearhint.v1.ReportUsageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&nearhint_proto/v1/kernel_service.proto\x12\x0bnearhint.v1\x1a)nearhint_proto/v1/operation_service.proto\x1a\x1fnearhint_proto/v1/program.proto\x1a\x1dnearhint_proto/v1/types.proto\"\x99\x01\n\x16RegisterProgramRequest\x12%\n\x07program\x18\x01 \x01(\x0b\x32\x14.nearhint.v1.Program\x12#\n\x06\x64\x65vice\x18\x02 \x01(\x0b\x32\x13.nearhint.v1.Device\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x11\n\tnamespace\x18\x05 \x01(\tJ\x04\x08\x03\x10\x04R\x07threads\"\xcd\x01\n\x17RegisterProgramResponse\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x11\n\ttarget_id\x18\x02 \x01(\t\x12\x1f\n\x04plan\x18\x03 \x01(\x0b\x32\x11.nearhint.v1.Plan\x12)\n\toperation\x18\x04 \x01(\x0b\x32\x16.nearhint.v1.Operation\x12/\n\nprovenance\x18\x05 \x03(\x0b\x32\x1b.nearhint.v1.StepProvenance\x12\x0e\n\x06reason\x18\x06 \x01(\t\">\n\x0eStepProvenance\x12\x0c\n\x04step\x18\x01 \x01(\r\x12\r\n\x05nodes\x18\x02 \x03(\r\x12\x0f\n\x07sources\x18\x03 \x03(\t\"\xc5\x02\n\x14\x45nsureKernelsRequest\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0f\n\x07kernels\x18\x02 \x03(\t\x12$\n\x05hints\x18\x03 \x03(\x0b\x32\x15.nearhint.v1.SizeHint\x12\x11\n\ttarget_id\x18\x04 \x01(\t\x12\'\n\x08priority\x18\x05 \x01(\x0e\x32\x15.nearhint.v1.Priority\x12\x0f\n\x07threads\x18\x06 \x01(\r\x12\x11\n\tclient_id\x18\x07 \x01(\t\x12\x11\n\tnamespace\x18\x08 \x01(\t\x12#\n\x06\x65\x66\x66ort\x18\t \x01(\x0e\x32\x13.nearhint.v1.Effort\x12\x15\n\x08\x62udget_s\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0c\x63ompile_only\x18\x0b \x01(\x08\x12\x10\n\x08\x61s_given\x18\x0c \x01(\x08\x42\x0b\n\t_budget_s\"B\n\x15\x45nsureKernelsResponse\x12)\n\toperation\x18\x01 \x01(\x0b\x32\x16.nearhint.v1.Operation\"T\n\x0eSelectQuestion\x12\x0e\n\x06kernel\x18\x01 \x01(\t\x12\x10\n\x08\x66\x61llback\x18\x02 \x01(\t\x12\x0c\n\x04\x64ims\x18\x03 \x03(\x04\x12\x12\n\nalignments\x18\x04 \x03(\r\"y\n\rSelectRequest\x12\x11\n\ttarget_id\x18\x01 \x01(\t\x12.\n\tquestions\x18\x02 \x03(\x0b\x32\x1b.nearhint.v1.SelectQuestion\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x11\n\tnamespace\x18\x04 \x01(\t\"\xf6\x01\n\tSelection\x12%\n\x07variant\x18\x01 \x01(\x0b\x32\x14.nearhint.v1.Variant\x12\x0c\n\x04hint\x18\x02 \x03(\x04\x12\x10\n\x08\x64istance\x18\x03 \x01(\x01\x12\x1c\n\x0f\x65xpected_regret\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12\x0c\n\x04tier\x18\x07 \x01(\r\x12\x10\n\x08selector\x18\x08 \x01(\t\x12,\n\x0bpredictions\x18\t \x03(\x0b\x32\x17.nearhint.v1.PredictionB\x12\n\x10_expected_regret\"I\n\nPrediction\x12\x12\n\nvariant_id\x18\x01 \x01(\t\x12\x0f\n\x07time_ns\x18\x02 \x01(\x01\x12\x16\n\x0erelative_error\x18\x03 \x01(\x01\"<\n\x0eSelectResponse\x12*\n\nselections\x18\x01 \x03(\x0b\x32\x16.nearhint.v1.Selection\"b\n\x05Usage\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12$\n\x05sizes\x18\x02 \x01(\x0b\x32\x15.nearhint.v1.SizeHint\x12\r\n\x05\x63\x61lls\x18\x03 \x01(\x04\x12\x10\n\x08launches\x18\x04 \x03(\x04\"\x8d\x02\n\x12ReportUsageRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\"\n\x06usages\x18\x02 \x03(\x0b\x32\x12.nearhint.v1.Usage\x12N\n\x10\x66\x61llback_reasons\x18\x03 \x03(\x0b\x32\x34.nearhint.v1.ReportUsageRequest.FallbackReasonsEntry\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x11\n\ttarget_id\x18\x05 \x01(\t\x12\x12\n\nis_serving\x18\x06 \x01(\x08\x1a\x36\n\x14\x46\x61llbackReasonsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\'\n\x13ReportUsageResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r*k\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x16\n\x12PRIORITY_LIVE_MISS\x10\x01\x12\x14\n\x10PRIORITY_WARM_UP\x10\x02\x12\x17\n\x13PRIORITY_REFINEMENT\x10\x03*d\n\x06\x45\x66\x66ort\x12\x16\n\x12\x45\x46\x46ORT_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x45\x46\x46ORT_NONE\x10\x01\x12\x10\n\x0c\x45\x46\x46ORT_QUICK\x10\x02\x12\x0f\n\x0b\x45\x46\x46ORT_FULL\x10\x03\x12\x0e\n\nEFFORT_MAX\x10\x04\x32\xda\x02\n\rKernelService\x12\\\n\x0fRegisterProgram\x12#.nearhint.v1.RegisterProgramRequest\x1a$.nearhint.v1.RegisterProgramResponse\x12V\n\rEnsureKernels\x12!.nearhint.v1.EnsureKernelsRequest\x1a\".nearhint.v1.EnsureKernelsResponse\x12\x41\n\x06Select\x12\x1a.nearhint.v1.SelectRequest\x1a\x1b.nearhint.v1.SelectResponse\x12P\n\x0bReportUsage\x12\x1f.nearhint.v1.ReportUsageRequest\x1a .nearhint.v1.ReportUsageResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,38 +36,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REPORTUSAGEREQUEST_FALLBACKREASONSENTRY']._loaded_options = None
   _globals['_REPORTUSAGEREQUEST_FALLBACKREASONSENTRY']._serialized_options = b'8\001'
-  _globals['_PRIORITY']._serialized_start=1996
-  _globals['_PRIORITY']._serialized_end=2103
-  _globals['_EFFORT']._serialized_start=2105
-  _globals['_EFFORT']._serialized_end=2205
+  _globals['_PRIORITY']._serialized_start=1994
+  _globals['_PRIORITY']._serialized_end=2101
+  _globals['_EFFORT']._serialized_start=2103
+  _globals['_EFFORT']._serialized_end=2203
   _globals['_REGISTERPROGRAMREQUEST']._serialized_start=163
-  _globals['_REGISTERPROGRAMREQUEST']._serialized_end=318
-  _globals['_REGISTERPROGRAMRESPONSE']._serialized_start=321
-  _globals['_REGISTERPROGRAMRESPONSE']._serialized_end=526
-  _globals['_STEPPROVENANCE']._serialized_start=528
-  _globals['_STEPPROVENANCE']._serialized_end=590
-  _globals['_ENSUREKERNELSREQUEST']._serialized_start=593
-  _globals['_ENSUREKERNELSREQUEST']._serialized_end=918
-  _globals['_ENSUREKERNELSRESPONSE']._serialized_start=920
-  _globals['_ENSUREKERNELSRESPONSE']._serialized_end=986
-  _globals['_SELECTQUESTION']._serialized_start=988
-  _globals['_SELECTQUESTION']._serialized_end=1072
-  _globals['_SELECTREQUEST']._serialized_start=1074
-  _globals['_SELECTREQUEST']._serialized_end=1195
-  _globals['_SELECTION']._serialized_start=1198
-  _globals['_SELECTION']._serialized_end=1444
-  _globals['_PREDICTION']._serialized_start=1446
-  _globals['_PREDICTION']._serialized_end=1519
-  _globals['_SELECTRESPONSE']._serialized_start=1521
-  _globals['_SELECTRESPONSE']._serialized_end=1581
-  _globals['_USAGE']._serialized_start=1583
-  _globals['_USAGE']._serialized_end=1681
-  _globals['_REPORTUSAGEREQUEST']._serialized_start=1684
-  _globals['_REPORTUSAGEREQUEST']._serialized_end=1953
-  _globals['_REPORTUSAGEREQUEST_FALLBACKREASONSENTRY']._serialized_start=1899
-  _globals['_REPORTUSAGEREQUEST_FALLBACKREASONSENTRY']._serialized_end=1953
-  _globals['_REPORTUSAGERESPONSE']._serialized_start=1955
-  _globals['_REPORTUSAGERESPONSE']._serialized_end=1994
-  _globals['_KERNELSERVICE']._serialized_start=2208
-  _globals['_KERNELSERVICE']._serialized_end=2554
+  _globals['_REGISTERPROGRAMREQUEST']._serialized_end=316
+  _globals['_REGISTERPROGRAMRESPONSE']._serialized_start=319
+  _globals['_REGISTERPROGRAMRESPONSE']._serialized_end=524
+  _globals['_STEPPROVENANCE']._serialized_start=526
+  _globals['_STEPPROVENANCE']._serialized_end=588
+  _globals['_ENSUREKERNELSREQUEST']._serialized_start=591
+  _globals['_ENSUREKERNELSREQUEST']._serialized_end=916
+  _globals['_ENSUREKERNELSRESPONSE']._serialized_start=918
+  _globals['_ENSUREKERNELSRESPONSE']._serialized_end=984
+  _globals['_SELECTQUESTION']._serialized_start=986
+  _globals['_SELECTQUESTION']._serialized_end=1070
+  _globals['_SELECTREQUEST']._serialized_start=1072
+  _globals['_SELECTREQUEST']._serialized_end=1193
+  _globals['_SELECTION']._serialized_start=1196
+  _globals['_SELECTION']._serialized_end=1442
+  _globals['_PREDICTION']._serialized_start=1444
+  _globals['_PREDICTION']._serialized_end=1517
+  _globals['_SELECTRESPONSE']._serialized_start=1519
+  _globals['_SELECTRESPONSE']._serialized_end=1579
+  _globals['_USAGE']._serialized_start=1581
+  _globals['_USAGE']._serialized_end=1679
+  _globals['_REPORTUSAGEREQUEST']._serialized_start=1682
+  _globals['_REPORTUSAGEREQUEST']._serialized_end=1951
+  _globals['_REPORTUSAGEREQUEST_FALLBACKREASONSENTRY']._serialized_start=1897
+  _globals['_REPORTUSAGEREQUEST_FALLBACKREASONSENTRY']._serialized_end=1951
+  _globals['_REPORTUSAGERESPONSE']._serialized_start=1953
+  _globals['_REPORTUSAGERESPONSE']._serialized_end=1992
+  _globals['_KERNELSERVICE']._serialized_start=2206
+  _globals['_KERNELSERVICE']._serialized_end=2552
 # @@protoc_insertion_point(module_scope)

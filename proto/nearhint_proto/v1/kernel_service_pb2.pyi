@@ -90,11 +90,8 @@ class RegisterProgramRequest(_message.Message):
 
     PROGRAM_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
-    THREADS_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
-    threads: _builtins.int
-    """The client's threads for CPU kernels; 0: the daemon's choice."""
     client_id: _builtins.str
     """Who asks; free text, for usage accounting."""
     namespace: _builtins.str
@@ -112,13 +109,12 @@ class RegisterProgramRequest(_message.Message):
         *,
         program: _program_pb2.Program | None = ...,
         device: _types_pb2.Device | None = ...,
-        threads: _builtins.int = ...,
         client_id: _builtins.str = ...,
         namespace: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "program", b"program"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "device", b"device", "namespace", b"namespace", "program", b"program", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "device", b"device", "namespace", b"namespace", "program", b"program"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
