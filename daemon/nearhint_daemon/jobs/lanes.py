@@ -52,15 +52,16 @@ class Lanes:
         heat = self.heat(row)
         heapq.heappush(lane.heap, (row.priority, row.stage, -heat, next(self._arrival), row.key))
 
-    def take(self, name: str, is_waiting: Callable[[str, int], bool]) -> str | None:
+    def take(self, name: str, is_waiting: Callable[[str, str, int], bool]) -> str | None:
         """Takes up the next job of a lane; None where none waits, or as many run as may.
 
-        `is_waiting`: whether the job of a key waits, with this priority; it may have been taken up.
+        `is_waiting`: whether the job of a key waits in this lane, with this priority; it may have
+        been taken up.
         """
         lane = self._lanes.get(name)
         while lane is not None and lane.heap and lane.active < lane.limit:
             priority, *_, key = heapq.heappop(lane.heap)
-            if is_waiting(key, priority):
+            if is_waiting(key, name, priority):
                 lane.active += 1
                 return key
         return None

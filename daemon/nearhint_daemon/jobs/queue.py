@@ -404,13 +404,15 @@ class JobQueue:
             job.counted = job.hands = None
             job.task = asyncio.create_task(self._run(job), name=f"job {key[:40]}")
 
-    def _is_waiting(self, key: str, priority: int) -> bool:
+    def _is_waiting(self, key: str, lane: str, priority: int) -> bool:
         # An entry may be from before the priority was raised, or of a job that was taken up since,
-        # or whose end is being written: if that fails it is put here again.
+        # as one of its key may wait in another lane now, or whose end is being written: if that
+        # fails it is put here again.
         job = self._open.get(key)
         if job is None or job.is_ending:
             return False
-        return job.row.state == "queued" and job.row.priority == priority
+        row = job.row
+        return (row.state, row.lane, row.priority) == ("queued", lane, priority)
 
     async def _run(self, job: OpenJob) -> None:
         started = self._clock()

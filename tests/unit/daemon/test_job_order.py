@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.daemon_in_process import on_a_full_disk
-from tests.unit.daemon.test_jobs import ended, spec, store_folders, with_queue
+from tests.unit.daemon.test_jobs import ended, left_running, spec, store_folders, with_queue
 
-from nearhint_daemon.jobs import JobQueue, Priority
+from nearhint_daemon.jobs import RESTARTS, JobQueue, Priority
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import JobRow
 
@@ -140,3 +142,33 @@ def test_a_job_is_more_urgent_though_the_disk_takes_no_writes(
         assert gate.order == ["b", "a"]
 
     with_queue(tmp_path, scenario, handler=gate)
+
+
+def test_a_suspect_that_is_asked_for_again_waits_where_others_do(tmp_path: Path) -> None:
+    """It was asked for more urgently before, so it stands in its former lane once more."""
+    goes_on: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def hold(row: JobRow, payload: Mapping[str, Any]) -> None:
+        if row.key in {"first", "second", "others"}:
+            await goes_on[row.key].wait()
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        suspects = {"first": 1, "again": 3, "second": 2, "last": 3}
+        rows = [
+            replace(left_running(key, attempts=RESTARTS), priority=priority, created_at_s=place)
+            for place, (key, priority) in enumerate(suspects.items())
+        ]
+        await store.write(lambda tx: tx.put_all(rows))
+        await queue.start()
+        await queue.ensure([spec("others"), spec("again")])
+        goes_on["first"].set()
+        await ended(queue, "again")
+        await queue.ensure([spec("again", priority=Priority.REFINEMENT, is_repeatable=True)])
+        goes_on["second"].set()
+        await ended(queue, "last")
+        assert queue.open_among(["again", "others"]) == {"again", "others"}
+        goes_on["others"].set()
+        await ended(queue, "again")
+        await queue.stop()
+
+    with_queue(tmp_path, scenario, handler=hold, is_started=False)
