@@ -60,6 +60,9 @@ BENCH_CODES: Mapping[str, type[DaemonError]] = {**WORKER_CODES, "OUT_OF_MEMORY":
 """A compile worker without memory has reached a limit of its own, by what it was to compile."""
 
 
+Check = Callable[[], None]
+
+
 class Compilers(Protocol):
     """The compile workers."""
 
@@ -251,8 +254,9 @@ class Workshop:
         threads: int,
         device: Device,
         order: Order,
+        check: Check = lambda: None,
     ) -> pb.Verdict:
-        """Whether a binary computes what its IR says."""
+        """Whether a binary computes what its IR says; as `measure`, it waits for the device."""
         request = pb.WorkerRequest(
             verify_variant=pb.VerifyVariant(
                 kernel_ir=kernel_ir,
@@ -263,7 +267,9 @@ class Workshop:
                 memory_limit_bytes=self.limits.measure_memory_bytes,
             )
         )
-        response, _ = await self._bench("verify", request, VERIFY_TIMEOUT_S, device, order)
+        response, _ = await self._bench(
+            "verify", request, VERIFY_TIMEOUT_S, device, order, check=check
+        )
         return response.verdict
 
     async def measure(
@@ -277,8 +283,12 @@ class Workshop:
         care: Care,
         device: Device,
         order: Order,
+        check: Check = lambda: None,
     ) -> pb.Measured:
-        """Times candidates at sizes of the Fallback's symbols, interleaved."""
+        """Times candidates at sizes of the Fallback's symbols, interleaved.
+
+        The device may be waited for for long: `check` raises where it is not to be done any more.
+        """
         request = pb.WorkerRequest(
             measure_hint=pb.MeasureHint(
                 kernel_ir=kernel_ir,
@@ -298,7 +308,9 @@ class Workshop:
         for left in reversed(range(WAYS_GIVEN + 1)):
             request.measure_hint.gives_way = left > 0
             try:
-                response, name = await self._bench("bench", request, timeout_s, device, order)
+                response, name = await self._bench(
+                    "bench", request, timeout_s, device, order, check=check
+                )
             except WorkerRefused as refusal:
                 if refusal.worker_code != DeviceWanted.code:
                     raise
@@ -353,11 +365,14 @@ class Workshop:
         timeout_s: float,
         device: Device,
         order: Order,
+        *,
+        check: Check = lambda: None,
     ) -> tuple[pb.WorkerResponse, str]:
         """The answer of the first of such devices that may be used, and which one that is."""
         request.id = next(self._numbers)
         async with self._turn_at(phase, device, order) as name:
             budgets.check()
+            check()
             started = self._monotonic()
             try:
                 async with hands.given():

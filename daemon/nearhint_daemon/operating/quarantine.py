@@ -13,10 +13,11 @@ import hashlib
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from nearhint_daemon import logs
+from nearhint_daemon.errors import TableChanged
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import QuarantinedVariantRow, QuarantineRow, VariantRow
 from nearhint_daemon.workers.errors import WorkerKilled, WorkerLost, WorkerStartFailed
@@ -107,6 +108,12 @@ class Quarantine:
                 )
             )
         )
+
+    def check(self, rows: Sequence[VariantRow]) -> None:
+        """Raises `TableChanged` where one of these must not be used, which waited to be."""
+        for row in rows:
+            if self.bar_on(row) is not None:
+                raise TableChanged("a Variant was quarantined while it waited for a device")
 
     def bar_on(self, row: VariantRow) -> QuarantinedVariantRow | None:
         """Why a Variant, built or not yet, must not be used, if an operator said so."""

@@ -48,11 +48,12 @@ class Races:
         """Times these Variants, as workers get them, and the Fallback, at a task's sizes.
 
         Raises `NoVariant` where each of them ends its worker, or the Fallback does, which is the
-        fault of none of them; nor is it where no worker starts, a `WorkerStartFailed`.
+        fault of none of them; nor is it where no worker starts, a `WorkerStartFailed`. Raises
+        `TableChanged` where one of them was quarantined before its turn came.
         """
         for _ in range(2):
             try:
-                return await self._together(task, candidates, care)
+                return await self._together(task, rows, candidates, care)
             except WorkerStartFailed:
                 raise
             except WorkerLost as loss:
@@ -72,12 +73,12 @@ class Races:
         ]
         if not sound:
             raise NoVariant("every candidate ended its worker while it was timed")
-        return await self._together(task, sound, care)
+        return await self._together(task, rows, sound, care)
 
     async def _require_fallback(self, task: Task, care: Care) -> None:
         """Raises `NoVariant` where the original ops alone end the worker."""
         try:
-            await self._together(task, (), care)
+            await self._together(task, (), (), care)
         except WorkerStartFailed:
             raise
         except WorkerLost as loss:
@@ -87,7 +88,7 @@ class Races:
         self, task: Task, row: VariantRow, candidate: pb.Candidate, care: Care
     ) -> bool:
         try:
-            await self._together(task, [candidate], care)
+            await self._together(task, [row], [candidate], care)
         except WorkerStartFailed:
             raise
         except WorkerLost as error:
@@ -103,7 +104,11 @@ class Races:
         await self._quarantine.give_up(key, kind="variant", loss=loss, kept=folder)
 
     async def _together(
-        self, task: Task, candidates: Sequence[pb.Candidate], care: Care
+        self,
+        task: Task,
+        rows: Sequence[VariantRow],
+        candidates: Sequence[pb.Candidate],
+        care: Care,
     ) -> pb.Measured:
         return await self._workshop.measure(
             task.kernel.ir,
@@ -114,4 +119,5 @@ class Races:
             care=care,
             device=task.target.device,
             order=task.order,
+            check=lambda: self._quarantine.check(rows),
         )

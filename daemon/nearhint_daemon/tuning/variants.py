@@ -274,7 +274,13 @@ class Variants:
         verdict = await self._attempt(
             row,
             lambda: self._workshop.verify(
-                kernel.ir, candidate, sizes, threads=threads, device=target.device, order=order
+                kernel.ir,
+                candidate,
+                sizes,
+                threads=threads,
+                device=target.device,
+                order=order,
+                check=lambda: self._quarantine.check([row]),
             ),
         )
         if isinstance(verdict, VariantRow):
