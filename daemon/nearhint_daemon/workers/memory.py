@@ -136,8 +136,9 @@ class GuardedBuffer:
         self._before[:] = self._behind[:] = PATTERN
         self._bytes = whole[start : start + size]
         self._dtype = storage
-        for guard in (self._base, first + inner):
-            _protect(guard, PAGE_BYTES, _PROT_NONE)
+        _protect(self._base, PAGE_BYTES, _PROT_NONE)
+        # All that is left: a kernel may reach past one page, by a row too many of them.
+        _protect(first + inner, self._capacity - inner - PAGE_BYTES, _PROT_NONE)
         if content is None:
             self._bytes[:] = poison_byte(dtype)
         else:

@@ -81,6 +81,9 @@ print("reached", flush=True)
         ("flush", "None", 40, "cell.value"),
         ("aligned", "None", PAGE_BYTES, "cell.value"),
         ("aligned", "None", -PAGE_BYTES, "cell.value = 1"),
+        # The rest of a mapping of 4 pages, of which an element and what surrounds it take 3.
+        ("aligned", "None", 2 * PAGE_BYTES, "cell.value = 1"),
+        ("flush", "np.zeros(10, np.float32)", PAGE_BYTES + 40, "cell.value"),
         ("aligned", "np.zeros(10, np.float32)", 0, "cell.value = 1"),
     ],
 )
