@@ -56,7 +56,8 @@ FEW = 6
 ALONE: tuple[tuple[int, ...], ...] = (
     # For each row and symbol: that size, with all others the first later number that fits.
     (3, 2), (19, 2), (37, 2), (53, 2), (64, 2),  # rows of one, two, three, four vectors
-    (27, 2), (47, 2),  # with the others, of all numbers of narrower vectors
+    # With the others, of all numbers of narrower vectors; so are several rows beside them.
+    (27, 13, 2), (47, 6, 2),
     (107, 2),  # some more, of which the last is not full
     (331, 2),  # whole steps and a tail
     (339, 2),  # whole steps, a vector and a tail

@@ -67,6 +67,15 @@ def test_a_part_of_a_block_of_columns_has_each_number_of_vectors(lanes: int, pla
         assert parts & {*range(least + 1, most + 1)}
 
 
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_several_short_rows_have_each_number_of_vectors(lanes: int) -> None:
+    """Generated text has a copy for each, too; and of one row nothing tells where the next is."""
+    path = Path(__file__).parents[2] / "kernels" / "row_sum_f32.ir"
+    every = awkward_sizes(parse_kernel(path.read_text()), ALWAYS)
+    rows = zip(sizes_of(every, 1), sizes_of(every, 0), strict=True)
+    assert {1, 2, 3, 4} <= {-(-length // lanes) for length, count in rows if count > 1}
+
+
 def sizes_of(every: Sequence[Sizes], place: int) -> list[int]:
     return [[*each.dims.values()][place] for each in every]
 
