@@ -55,7 +55,8 @@ FEW = 6
 """Rows of these where tables take more than `CASE_BYTES`: each run has them anew."""
 ALONE: tuple[tuple[int, ...], ...] = (
     # For each row and symbol: that size, with all others the first later number that fits.
-    (3, 2), (19, 2), (37, 2), (53, 2), (64, 2),  # rows of one, two, three, four vectors
+    (3, 1),  # fewer rows than threads, in whatever loops
+    (19, 2), (37, 2), (53, 2), (64, 2),  # rows of one, two, three, four vectors
     # With the others, of all numbers of narrower vectors; so are several rows beside them.
     (27, 13, 2), (47, 6, 2),
     (107, 2),  # some more, of which the last is not full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,7 @@ from nearhint_daemon.workers.cases import (
     stored_indices,
     table_bytes,
 )
+from nearhint_daemon.workers.verify import MANY_THREADS
 from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.guard import ALWAYS
@@ -74,6 +76,17 @@ def test_several_short_rows_have_each_number_of_vectors(lanes: int) -> None:
     every = awkward_sizes(parse_kernel(path.read_text()), ALWAYS)
     rows = zip(sizes_of(every, 1), sizes_of(every, 0), strict=True)
     assert {1, 2, 3, 4} <= {-(-length // lanes) for length, count in rows if count > 1}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["middle_softmax_bf16", "pooled_two_by_two_f16", "transposed_block_scale_f8e4m3fn"],
+)
+def test_some_rows_but_fewer_than_threads_have_them_share_each(name: str) -> None:
+    """Also where several loops number them, and what is along them is fixed."""
+    path = Path(__file__).parents[2] / "kernels" / f"{name}.ir"
+    every = awkward_sizes(parse_kernel(path.read_text()), ALWAYS)
+    assert {math.prod(sizes.pointwise) for sizes in every} & {*range(2, MANY_THREADS)}
 
 
 def sizes_of(every: Sequence[Sizes], place: int) -> list[int]:
