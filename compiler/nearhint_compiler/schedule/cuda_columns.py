@@ -136,7 +136,7 @@ SCANNED_ALONE = ((128, 32, 4, 4, 2), (128, 16, 4, 8, 2), (128, 64, 4, 4, 1), (12
 """(columns, rows, warps, programs a processor, steps written out) of programs that share scanned
 columns, of which each thread has one: what is scanned needs no other thread."""
 SCANNED_BYTES = 256
-"""What a thread has of its column at once, at most."""
+"""What a thread has of its column at once, at most, once for each scan: in 32 bits or more."""
 TEAM_ROW_BYTES, TEAM_LIMIT = 128, 32
 """What a row of a block of columns has that a team holds, a line; and of how many programs it is at
 most."""
@@ -432,9 +432,8 @@ def chained_columns(facts: Facts) -> Iterator[Schedule]:
 
 def _chunks(facts: Facts, shape: tuple[int, int, int, int, int]) -> Iterator[dict[str, int]]:
     x, runs, warps, rows, registers = shape
-    if facts.itemsize > 4:
-        # Values, totals and words are of two registers each.
-        rows //= 4
+    # Values, totals and words of 64 bits are of two registers each, and each scan has its own.
+    rows = max(1, rows // (facts.scans**2 * (4 if facts.itemsize > 4 else 1)))
     if facts.length >= LEAST_CHUNKS * runs * rows:
         blocks = {"x": x, "r": runs, "warps": warps, "registers": registers, "unroll": rows}
         yield {**blocks, "back": CHUNKS_SEEN}
@@ -455,7 +454,7 @@ def _keeps_up(facts: Facts, shape: Sequence[int], together: int = 1) -> bool:
 def _scanned(facts: Facts, columns: int) -> Iterator[Schedule]:
     """Programs that share scanned columns: two walks, of which the second one is the scan."""
     for x, rows, warps, share, unroll in SCANNED_ALONE:
-        if rows * unroll * facts.itemsize > SCANNED_BYTES:
+        if rows * unroll * facts.scans * max(4, facts.itemsize) > SCANNED_BYTES:
             continue
         for each in _sharing(facts, columns, facts.length, (x, x * rows, warps, share, 1, unroll)):
             yield facts.schedule("split", **each)

@@ -24,7 +24,7 @@ from nearhint_compiler.analysis.row_words import (
     tile_words,
 )
 from nearhint_compiler.analysis.runs import run_of, runs_of
-from nearhint_compiler.analysis.scans import has_scans, scans_come_last
+from nearhint_compiler.analysis.scans import scans_come_last
 from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
@@ -114,7 +114,7 @@ class Facts:
     of a flat block whose places may be divided at once, or 0; `promises` are the bits of all sizes
     that vectors need, by what all of them are multiples of. `divisible` are the bits of those that
     are multiples of `multiple`, or where that is 0, of what is promised without a number. A kernel
-    `gathers` what data names. Scans that come last are not reduced.
+    `gathers` what data names. It has so many `scans`; those that come last are not reduced.
     """
 
     extents: tuple[int, ...]
@@ -127,7 +127,7 @@ class Facts:
     index: int
     processors: int
     is_columns: bool
-    has_scan: bool
+    scans: int
     scans_come_last: bool
     flat: Flat
     tile: Tile | None
@@ -166,6 +166,11 @@ class Facts:
     has_functions: bool
     has_pieces: bool
     gathers: bool
+
+    @property
+    def has_scan(self) -> bool:
+        """Whether anything is scanned."""
+        return self.scans > 0
 
     @property
     def itemsize(self) -> int:
@@ -268,10 +273,10 @@ def facts_of(
     useful = _worth_dividing(kernel, found, is_rows=is_rows)
     is_static = any(_has_static_vectors(kernel, each) for each in _much(found))
     device = target.device
-    has_scan = has_scans(kernel)
+    scans = sum(isinstance(node, ir.Scan) for node in kernel.body)
     has_args = any(has_arg_groups(kernel, place) for place in range(len(kernel.body)))
     words = row_words(kernel)
-    planes = None if has_scan else plane_words(kernel)
+    planes = None if scans else plane_words(kernel)
     tile = _tile(kernel, sizes)
     repeated = _repeated(kernel, found) if tile is None else 0
     tiled = tile_words(kernel, tile.cuts) if tile is not None else None
@@ -293,7 +298,7 @@ def facts_of(
         index=32 if _fits_32_bits(cut_from or kernel, sizes) else 64,
         processors=device.multiprocessors if isinstance(device, CudaDevice) else 1,
         is_columns=is_columns,
-        has_scan=has_scan,
+        scans=scans,
         scans_come_last=scans_come_last(kernel),
         flat=_flat(kernel),
         tile=tile,
@@ -312,7 +317,7 @@ def facts_of(
         shared_bytes=sum(each.size_bytes for each in row_loads(found) if not is_own(each)),
         only_reads=not _has_row_stores(kernel),
         has_teams=walks_of(kernel, SHARED) == 2 and depth_of(kernel, SHARED) == 1,
-        has_whole_rows=not has_scan and has_whole_rows(kernel),
+        has_whole_rows=not scans and has_whole_rows(kernel),
         tile_word=tiled.lanes if tiled else 0,
         repeated=repeated,
         has_late_axes=_has_late_axes(target),
@@ -323,7 +328,7 @@ def facts_of(
         is_chained=is_chained(kernel),
         has_functions=_has_functions(kernel),
         has_pieces=is_columns
-        and not (has_scan or _has_row_stores(kernel))
+        and not (scans or _has_row_stores(kernel))
         and not online_pairs(kernel)
         and walks_of(kernel, SHARED) == 1,
         is_foldable=is_columns and folded(kernel, 2) is not None,

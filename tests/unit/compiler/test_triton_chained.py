@@ -11,6 +11,8 @@ from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import cubin
@@ -202,6 +204,34 @@ def test_chunks_and_their_places_fit_registers(schedule: str, tmp_path: Path) ->
     made = generate(kernel_of("column_cumsum_f32"), parse_schedule(text), TARGET)
     log = cubin.compile_cubin(made, TARGET, scratch=tmp_path).log
     assert "0 bytes spill stores" in log
+
+
+TWO_SUMS = """
+(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
+  (params (in f32) (out f32) (out f32))
+  (body
+    (load 0 (+ (* k1 k2 p0) p1 (* k1 r0)))
+    (mul f32 0 0)
+    (scan sum f32 0)
+    (scan sum f32 1)
+    (store 1 (+ (* k1 k2 p0) p1 (* k1 r0)) 2)
+    (store 2 (+ (* k1 k2 p0) p1 (* k1 r0)) 3)))
+"""
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [parse_kernel(TWO_SUMS), kernel_of("weighted_middle_scans_bf16")],
+    ids=["two_sums", "sum_and_product"],
+)
+def test_columns_of_several_scans_fit_registers(kernel: Kernel, tmp_path: Path) -> None:
+    """Each scan has values and totals of its own: of two scans a thread has fewer rows."""
+    offered = candidates(kernel, TARGET, {"k0": 33, "k1": 128, "k2": 65_535})
+    assert offered[0].family == "cuda.split"
+    for family in ("cuda.split", "cuda.chained"):
+        first = next(each for each in offered if each.family == family)
+        made = generate(kernel, first, TARGET)
+        cubin.compile_cubin(made, TARGET, scratch=tmp_path)  # refuses what spills
 
 
 @pytest.mark.parametrize(
