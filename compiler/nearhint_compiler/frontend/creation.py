@@ -10,6 +10,7 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, Number
 from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.loops import Loops, Point
+from nearhint_compiler.frontend.refusals import no_overflow
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Int
 from nearhint_rules.program import Arg
@@ -80,9 +81,9 @@ def _triangle(comparison: str) -> Rule:
 
 
 CREATION: Mapping[str, Rule] = {
-    "aten.full.default": _filled("size fill_value dtype"),
-    "aten.full_like.default": _filled("self fill_value dtype"),
-    "aten.new_full.default": _filled("self size fill_value dtype"),
+    "aten.full.default": no_overflow(_filled("size fill_value dtype"), "fill_value"),
+    "aten.full_like.default": no_overflow(_filled("self fill_value dtype"), "fill_value"),
+    "aten.new_full.default": no_overflow(_filled("self size fill_value dtype"), "fill_value"),
     "aten.zeros.default": _filled("size dtype", 0),
     "aten.zeros_like.default": _filled("self dtype", 0),
     "aten.new_zeros.default": _filled("self size dtype", 0),

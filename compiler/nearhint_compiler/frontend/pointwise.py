@@ -17,10 +17,12 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, Operand, as_number, is_host_scalar
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Point
+from nearhint_compiler.frontend.refusals import no_booleans, no_overflow
 from nearhint_rules.expr import ONE, Int
 from nearhint_rules.program import DTYPES, Arg, Ref, TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
+_TERMS = "self other | alpha"
 Body: TypeAlias = Callable[..., Value]
 
 
@@ -475,10 +477,10 @@ POINTWISE: Mapping[str, Rule] = {
     # arithmetic
     "aten.add.Tensor": elementwise(_add, "self other | alpha", alpha=Int(1)),
     "aten.add.Scalar": elementwise(_add, "self other | alpha", alpha=Int(1)),
-    "aten.sub.Tensor": elementwise(_sub, "self other | alpha", alpha=Int(1)),
+    "aten.sub.Tensor": no_booleans(elementwise(_sub, _TERMS, alpha=Int(1)), "self", "other"),
     "aten.sub.Scalar": elementwise(_sub, "self other | alpha", alpha=Int(1)),
-    "aten.rsub.Tensor": elementwise(_rsub, "self other | alpha", alpha=Int(1)),
-    "aten.rsub.Scalar": elementwise(_rsub, "self other | alpha", alpha=Int(1)),
+    "aten.rsub.Tensor": no_booleans(elementwise(_rsub, _TERMS, alpha=Int(1)), "self", "other"),
+    "aten.rsub.Scalar": no_booleans(elementwise(_rsub, _TERMS, alpha=Int(1)), "self", "other"),
     **_binary_rows("mul", _mul),
     **_binary_rows("div", _divide),
     "aten.true_divide.Tensor": elementwise(_divide, "self other"),
@@ -504,7 +506,7 @@ POINTWISE: Mapping[str, Rule] = {
     # extrema
     "aten.maximum.default": elementwise(_op("max"), "self other"),
     "aten.minimum.default": elementwise(_op("min"), "self other"),
-    "aten.clamp.default": _clamp("min", "max"),
+    "aten.clamp.default": no_overflow(_clamp("min", "max"), "min", "max"),
     "aten.clamp.Tensor": _clamp("min", "max"),
     "aten.clamp_min.default": _clamp("min", ""),
     "aten.clamp_min.Tensor": _clamp("min", ""),
@@ -525,7 +527,7 @@ POINTWISE: Mapping[str, Rule] = {
         for overload in ("Tensor", "Scalar_Self", "Scalar_Other")
     },
     # activations
-    "aten.relu.default": elementwise(_relu, "self"),
+    "aten.relu.default": no_booleans(elementwise(_relu, "self"), "self"),
     "aten.silu.default": elementwise(_silu, "self"),
     "aten.gelu.default": elementwise(_gelu, "self | approximate", approximate="none"),
     "aten.leaky_relu.default": elementwise(
@@ -584,7 +586,7 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.where.ScalarSelf": _where,
     "aten.where.ScalarOther": _where,
     "aten.where.Scalar": _where,
-    "aten.masked_fill.Scalar": _masked_fill,
+    "aten.masked_fill.Scalar": no_overflow(_masked_fill, "value"),
     "aten.masked_fill.Tensor": _masked_fill,
     # copies and casts
     "aten.clone.default": _copy("self memory_format"),

@@ -13,6 +13,7 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, as_number, per_row
 from nearhint_compiler.frontend.emitter import Emitter, SingleElements, Value
 from nearhint_compiler.frontend.loops import BROADCAST, Loops, Point, Read, Window
+from nearhint_compiler.frontend.refusals import no_booleans
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Int
@@ -302,8 +303,8 @@ REDUCTIONS: Mapping[str, Rule] = {
     "aten.min.default": reduction(_simple("min"), "self"),
     "aten.max.dim": _extremal("max", place=1, outputs=2),
     "aten.min.dim": _extremal("min", place=1, outputs=2),
-    "aten.argmax.default": _extremal("max", place=0, outputs=1),
-    "aten.argmin.default": _extremal("min", place=0, outputs=1),
+    "aten.argmax.default": no_booleans(_extremal("max", place=0, outputs=1), "self"),
+    "aten.argmin.default": no_booleans(_extremal("min", place=0, outputs=1), "self"),
     "aten.any.default": reduction(_any, "self", "own"),
     "aten.any.dim": reduction(_any, _DIMS, "own"),
     "aten.any.dims": reduction(_any, _DIMS, "own"),

@@ -153,6 +153,33 @@ def test_an_element_of_a_row_that_is_not_there_is_refused_whatever_the_row_is_of
     assert reports[0].launches
 
 
+REFUSED: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "booleans subtracted": lambda x, mask: x - mask,
+    "subtracted from booleans": lambda x, mask: 1 - mask,
+    "a boolean subtracted": lambda x, mask: x - True,
+    "relu of booleans": lambda x, mask: mask.relu(),
+    "argmax of booleans": lambda x, mask: mask.argmax(1),
+    "argmin of booleans": lambda x, mask: mask.argmin(),
+    "a mask's number": lambda x, mask: x.half().masked_fill(mask, -1e9).softmax(-1),
+    "a bound": lambda x, mask: x.half().clamp(-1e9, 1e9),
+    "a filling": lambda x, mask: torch.full_like(x, 1e39, dtype=torch.bfloat16) + 1,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses_is_refused_by_eager_s_error(
+    name: str, session: Install, compiled: Compiled
+) -> None:
+    session(compiled.snapshot)
+    function, x = REFUSED[name], torch.randn(5, 7)
+    with pytest.raises(RuntimeError) as expected:
+        function(x, x > 0)
+    run = torch.compile(function, backend=nearhint, dynamic=True)
+    with torch.no_grad(), pytest.raises(RuntimeError) as found:
+        run(x, x > 0)
+    assert str(found.value) == str(expected.value)
+
+
 @pytest.mark.parametrize("eps", [0.1, 0.5, 0.6])
 def test_a_logit_is_eager_s_also_where_its_bounds_cross(
     eps: float, session: Install, compiled: Compiled
