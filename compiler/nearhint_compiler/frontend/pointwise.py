@@ -22,8 +22,8 @@ from nearhint_rules.expr import ONE, Int
 from nearhint_rules.program import DTYPES, Arg, Ref, TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
-_TERMS = "self other | alpha"
 Body: TypeAlias = Callable[..., Value]
+_TERMS = "self other | alpha"
 
 
 def elementwise(body: Body, names: str, computed_in: str = "output", **defaults: Arg) -> Rule:
@@ -475,10 +475,10 @@ _MATH = (
 
 POINTWISE: Mapping[str, Rule] = {
     # arithmetic
-    "aten.add.Tensor": elementwise(_add, "self other | alpha", alpha=Int(1)),
-    "aten.add.Scalar": elementwise(_add, "self other | alpha", alpha=Int(1)),
+    "aten.add.Tensor": elementwise(_add, _TERMS, alpha=Int(1)),
+    "aten.add.Scalar": elementwise(_add, _TERMS, alpha=Int(1)),
     "aten.sub.Tensor": no_booleans(elementwise(_sub, _TERMS, alpha=Int(1)), "self", "other"),
-    "aten.sub.Scalar": elementwise(_sub, "self other | alpha", alpha=Int(1)),
+    "aten.sub.Scalar": elementwise(_sub, _TERMS, alpha=Int(1)),
     "aten.rsub.Tensor": no_booleans(elementwise(_rsub, _TERMS, alpha=Int(1)), "self", "other"),
     "aten.rsub.Scalar": no_booleans(elementwise(_rsub, _TERMS, alpha=Int(1)), "self", "other"),
     **_binary_rows("mul", _mul),
