@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import pytest
 from tests.unit.compiler import triton_numerics as numerics
@@ -11,8 +12,11 @@ from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates
+from nearhint_compiler.schedule.cuda_facts import facts_of
+from nearhint_compiler.schedule.cuda_side_pieces import side_pieces
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules.guard import size_facts_hold
 
@@ -76,6 +80,17 @@ def packed(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[C
     return [Case(kernel, text, each, special) for text in texts for each in dims]
 
 
+def beside(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
+    """Several rows a program: in halves of words, in fourths, and in words beside edges."""
+    promised = ALIGNED[:-1] + "2"
+    texts = (
+        f"cuda.persistent x=4 r=32 warps=1 {promised} pieces=3 multiple=4",
+        f"cuda.persistent x=8 r=16 warps=1 {promised} pieces=5 multiple=2",
+        f"cuda.persistent x=4 r=128 warps=1 {ALIGNED} words=1 pieces=3",
+    )
+    return [Case(kernel, text, each, special) for text in texts for each in dims]
+
+
 def columns(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[Case]:
     """Columns in pieces of some rows each, or one."""
     texts = (
@@ -135,6 +150,10 @@ CASES = [
     *numerics.filled(-float("inf"), *numerics.rows("entropy_bf16", (2, 37))),
     *numerics.filled(float("inf"), *reused("entropy_bf16", (2, 37))),
     *reused("entropy_bf16", (5, 37), (3, 150)),
+    *beside("softmax_f16", (5, 68), (9, 36)),
+    *beside("softmax_f16", (5, 76), special=True),
+    *beside("softmax_f16", (5, 301))[2:],
+    *beside("layer_norm_dynamic_bf16", (3, 72)),
     *packed("entropy_bf16", (3, 5), (2, 150)),
     *packed("softmax_f16", (3, 1), (2, 155)),
     *packed("softmax_f16", (3, 131), special=True),
@@ -212,6 +231,17 @@ def test_rows_have_pieces_for_longer_ones_of_their_bucket() -> None:
     assert {each["r"] * each["pieces"] for each in in_pieces(7000, 2900)} == {3072, 4096}
 
 
+def space_without_parts(kernel: ir.Kernel, dims: Mapping[str, int]) -> list[Schedule]:
+    """All but several rows a program in pieces of words and their parts (test_side_pieces.py)."""
+    options = {each.options for each in side_pieces(facts_of(kernel, TARGET, dims))}
+    return [
+        each
+        for each in candidates(kernel, TARGET, dims)
+        if tuple(option for option in each.options if option[0] not in ("reuse", "stream"))
+        not in options
+    ]
+
+
 @pytest.mark.parametrize("length", [97, 128, 200])
 def test_short_rows_of_wide_elements_also_come_in_pieces_that_few_threads_have(length: int) -> None:
     kernel = kernel_of("softmax_f32")
@@ -226,7 +256,8 @@ def test_short_rows_of_wide_elements_also_come_in_pieces_that_few_threads_have(l
         assert each["r"] * (each["pieces"] - 1) < length <= each["r"] * each["pieces"] + 3
     few = candidates(kernel, TARGET, {"k0": 100, "k1": length})
     assert not any(each.get("pieces", 0) for each in few)
-    narrow = candidates(kernel_of("layer_norm_dynamic_bf16"), TARGET, {"k0": 100_003, "k1": length})
+    norm = kernel_of("layer_norm_dynamic_bf16")
+    narrow = space_without_parts(norm, {"k0": 100_003, "k1": length})
     assert not any(each.get("pieces", 0) for each in narrow)
 
 
@@ -263,7 +294,7 @@ def test_narrow_elements_that_go_through_functions_have_few_lanes_beyond_their_r
     name: str, length: int, shapes: list[tuple[int, ...]]
 ) -> None:
     kernel = kernel_of(name)
-    found = candidates(kernel, TARGET, {"k0": 60_013, "k1": length})
+    found = space_without_parts(kernel, {"k0": 60_013, "k1": length})
     pieces = [each for each in found if each.get("pieces", 0) and not each.get("reuse", 0)]
     singles = [each for each in pieces if not each.get("words", 0)]
     assert [tuple(each[n] for n in ("x", "r", "warps", "pieces")) for each in singles] == shapes
