@@ -18,6 +18,9 @@ from nearhint.launchers import openmp
 
 CPUS_LIMIT = 32
 """Where there are more, those that compile leave some alone, and so many threads take a while."""
+_LLVM_ENTRY = "__kmpc_fork_call"
+"""What LLVM's runtime has, and Intel's, beside libgomp's entries: threads of these would wait for
+longer, not for less."""
 _SOFT = 1  # omp_pause_soft
 
 
@@ -33,7 +36,8 @@ def brief_waits() -> Generator[None]:
     parallel = getattr(process, "GOMP_parallel", None)
     pause = getattr(process, "omp_pause_resource_all", None)
     cpus = len(os.sched_getaffinity(0))
-    if parallel is None or pause is None or cpus > CPUS_LIMIT:
+    is_other = hasattr(process, _LLVM_ENTRY)
+    if parallel is None or pause is None or is_other or cpus > CPUS_LIMIT:
         yield
         return
     begun, ends = threading.Event(), threading.Event()
