@@ -5,9 +5,14 @@ from __future__ import annotations
 from nearhint_compiler.ir import nodes as ir
 
 
+def scans_in(kernel: ir.Kernel) -> int:
+    """How many things are scanned."""
+    return sum(isinstance(node, ir.Scan) for node in kernel.body)
+
+
 def has_scans(kernel: ir.Kernel) -> bool:
     """Whether anything is scanned."""
-    return any(isinstance(node, ir.Scan) for node in kernel.body)
+    return scans_in(kernel) > 0
 
 
 def scans_come_last(kernel: ir.Kernel) -> bool:

@@ -24,7 +24,7 @@ from nearhint_compiler.analysis.row_words import (
     tile_words,
 )
 from nearhint_compiler.analysis.runs import run_of, runs_of
-from nearhint_compiler.analysis.scans import scans_come_last
+from nearhint_compiler.analysis.scans import scans_come_last, scans_in
 from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
@@ -273,7 +273,7 @@ def facts_of(
     useful = _worth_dividing(kernel, found, is_rows=is_rows)
     is_static = any(_has_static_vectors(kernel, each) for each in _much(found))
     device = target.device
-    scans = sum(isinstance(node, ir.Scan) for node in kernel.body)
+    scans = scans_in(kernel)
     has_args = any(has_arg_groups(kernel, place) for place in range(len(kernel.body)))
     words = row_words(kernel)
     planes = None if scans else plane_words(kernel)
