@@ -27,10 +27,15 @@ from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
 WORD_BYTES = 16
-PHASED_LANES = 8
-"""Lanes of words for which two words are loaded in place of elements: of fewer, that takes no less.
-A layer norm of 1334 rows of 25 911 in bf16 takes 67 µs so, and by elements 77
-(tests/benchmarks/gpu_schedules.py, on an H100)."""
+PHASED = {8: (2, 4), 4: (4,)}
+"""Bytes of elements of which two words are loaded in place of elements, by the lanes of a row's
+words. Shares of a copy's speed so, and by elements (tests/benchmarks/gpu_schedules.py, on an H100):
+layer norms of 1334 rows of 25 911 in bf16 67 µs and 77; with weights in f32 of 1883 of 17 001 0.69
+and 0.53, of 753 of 42 443 0.55 and 0.42. Of four lanes rows in registers alone gain: of 1777 of
+9001 in f32 0.95 and 0.89, of 753 of 21 255 0.80 and 0.69; walked, of 1201 of 13 333, 0.64 and 0.72.
+"""
+WALKED_LANES = 8
+"""Lanes of words from which on what walks share is read so."""
 TILE_ROW = "y"
 """The position along the first axis of a tile, as a symbol."""
 
@@ -40,8 +45,8 @@ class RowWords:
     """`base` is the index of a row's first element, `lanes` how many elements a word has.
 
     They are those of the narrowest dtype of two bytes or more. `indices` are those of the accesses
-    at `base` and an element's number, `shared` those of loads from other bases whose words have as
-    many lanes, if these are `PHASED_LANES`.
+    at `base` and an element's number, `shared` those of loads from other bases that are read in as
+    many lanes, where that is `PHASED`.
     """
 
     base: ex.Expr
@@ -51,8 +56,8 @@ class RowWords:
 
     @property
     def is_phased(self) -> bool:
-        """Whether what rows share is read in words as well, where a row's are."""
-        return bool(self.shared)
+        """Whether what rows share is read in words as well, wherever a row's are."""
+        return bool(self.shared) and self.lanes >= WALKED_LANES
 
     def parted(self, parts: int) -> RowWords:
         """Words of so many parts of as many bytes; what rows share is read alone then.
@@ -76,13 +81,13 @@ def row_words(kernel: ir.Kernel) -> RowWords | None:
     """
     loops = reduction_loops(kernel)
     found = _words(kernel, {}, loops)
-    if found is None or found.lanes != PHASED_LANES or found.base == ex.ZERO:
+    if found is None or found.lanes not in PHASED or found.base == ex.ZERO:
         return found
     stored = {node.index for node in kernel.body if isinstance(node, ir.Store)}
     shared = {
         index
         for base, index, size in _along(kernel, {}, loops)
-        if base != found.base and size * found.lanes == WORD_BYTES and index not in stored
+        if base != found.base and size in PHASED[found.lanes] and index not in stored
     }
     return replace(found, shared=frozenset(shared))
 

@@ -15,7 +15,6 @@ from tests.unit.compiler import triton_numerics as numerics
 from tests.unit.compiler.kernels import TARGET, kernel_of
 from tests.unit.compiler.triton_numerics import Case, Results
 
-from nearhint_compiler.analysis.row_words import row_words
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
@@ -34,6 +33,8 @@ PIECES = f"cuda.persistent x=1 r=256 warps=1 {WORDS} words=1 early=1 pieces=3"
 TURNS = f"cuda.persistent x=1 r=512 warps=2 {WORDS} ahead=2 words=1 turns=2"
 TEAM = f"cuda.cooperative x=1 r=256 splits=3 teams=2 warps=1 {WORDS} polls=2 group=8 words=1"
 SPLIT = f"cuda.split x=1 r=256 splits=3 warps=1 {WORDS} group=8 words=1"
+WIDE_WEIGHTS, WIDE = "layer_norm_wide_weights_bf16", "layer_norm_dynamic_f32"
+"""What all rows share in elements of four bytes, beside rows of two and of four."""
 MODULATED = "modulated_layer_norm_bf16"
 """What all rows share beside what those of an image share, each from a base of its own."""
 AHEAD = (
@@ -46,8 +47,18 @@ MIXED = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
     (store 3 (+ (* k1 p0) r0) 9)))"""
 
 
-def cases(schedule: str, *lengths: int, rows: int = 9, special: bool = False) -> list[Case]:
-    return [Case(KERNEL, schedule, (rows, length), special) for length in lengths]
+WIDE_PIECES = f"cuda.persistent x=1 r=128 warps=1 {WORDS} words=1 pieces=3"
+
+
+def cases(
+    schedule: str, *lengths: int, rows: int = 9, special: bool = False, kernel: str = KERNEL
+) -> list[Case]:
+    return [Case(kernel, schedule, (rows, length), special) for length in lengths]
+
+
+def in_phase(source: str) -> list[tuple[str, str]]:
+    """The words' form and the parameter of each load of two words."""
+    return re.findall(r"_in_phase_(\dx\d)\(\s*tl\.load\((a\d)", source)
 
 
 def modulated(schedule: str, *lengths: int, tokens: int = 3) -> list[Case]:
@@ -64,6 +75,17 @@ CASES = [
     *cases(TEAM, 7, 261, 519, 770),
     *cases(f"{TEAM} pieces=2", 261, 1001),
     *cases(SPLIT, 3, 261, 770),
+    *cases(WALKED, *range(1, 18), 255, 256, 263, 509, 777, kernel=WIDE_WEIGHTS),
+    *cases(HELD, 1, 8, 9, 121, 503, 513, 519, kernel=WIDE_WEIGHTS),
+    *cases(HELD, 135, special=True, kernel=WIDE_WEIGHTS),
+    *cases(PIECES, 5, 257, 700, 775, kernel=WIDE_WEIGHTS),
+    *cases(f"{HELD} pieces=3 packed=1", 5, 521, 1300, kernel=WIDE_WEIGHTS),
+    *cases(TURNS, 6, 131, 509, rows=37, kernel=WIDE_WEIGHTS),
+    *cases(TEAM, 7, 261, 770, kernel=WIDE_WEIGHTS),
+    *cases(SPLIT, 3, 261, 770, kernel=WIDE_WEIGHTS),
+    *cases(HELD, *range(1, 10), 121, 503, 513, 515, kernel=WIDE),
+    *cases(WIDE_PIECES, 3, 129, 130, 131, 255, 381, 387, kernel=WIDE),
+    *cases(WIDE_PIECES, 135, special=True, kernel=WIDE),
     *modulated(WALKED, *range(1, 18), 255, 256, 257, 263, 264, 271, 509, 777),
     *modulated(HELD, 1, 7, 8, 9, 15, 17, 121, 503, 512, 513, 519),
     *modulated(SEVERAL, 3, 8, 129, 255, 263),
@@ -84,7 +106,7 @@ def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Resul
 def test_weights_are_loaded_two_words_at_a_time(text: str) -> None:
     """No schedule loads them element by element, but at the edges of rows."""
     source = generate(kernel_of(KERNEL), parse_schedule(text), TARGET).source
-    assert "_in_phase(" in source
+    assert "_in_phase_8x2(" in source
     assert not re.search(r"tl\.load\(a[12] \+ b?\d*r0\b", source)
 
 
@@ -97,7 +119,7 @@ def test_so_is_what_rows_of_an_image_share(text: str) -> None:
 def test_rows_that_take_turns_have_words_as_the_first_one_does() -> None:
     """They share its place in a word, and not what images share: that is loaded by elements."""
     source = generate(kernel_of(MODULATED), parse_schedule(TURNS), TARGET).source
-    assert re.findall(r"_in_phase\(tl\.load\((a\d)", source) == ["a1"]
+    assert in_phase(source) == [("8x2", "a1")]
 
 
 @pytest.mark.parametrize(
@@ -108,30 +130,46 @@ def test_rows_that_take_turns_have_words_as_the_first_one_does() -> None:
     ],
 )
 def test_where_threads_have_no_whole_words_elements_are_loaded_one_by_one(text: str) -> None:
-    assert "_in_phase(" not in generate(kernel_of(KERNEL), parse_schedule(text), TARGET).source
+    assert not in_phase(generate(kernel_of(KERNEL), parse_schedule(text), TARGET).source)
 
 
-def test_only_what_has_as_many_lanes_in_a_word_is_read_so() -> None:
-    kernel = parse_kernel(MIXED)
-    source = generate(kernel, parse_schedule(WALKED.replace(" group=8", "")), TARGET).source
-    assert re.findall(r"_in_phase\(tl\.load\((a\d)", source) == ["a2"]
-    words = row_words(kernel_of("layer_norm_dynamic_f32"))
-    assert words is not None
-    assert not words.shared
+def test_elements_of_two_and_of_four_bytes_are_read_so_each_in_words_of_its_own() -> None:
+    source = generate(
+        parse_kernel(MIXED), parse_schedule(WALKED.replace(" group=8", "")), TARGET
+    ).source
+    assert in_phase(source) == [("8x4", "a1"), ("8x2", "a2")]
 
 
-def test_what_is_packed_lies_together_in_all_that_is_offered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (WIDE_PIECES, [("4x4", "a1"), ("4x4", "a2")] * 3),
+        (WIDE_PIECES.replace("pieces", "early=1 pieces"), []),
+        (WALKED.replace("group=8", "group=4"), []),
+        (TEAM.replace("group=8", "group=4"), []),
+    ],
+)
+def test_four_lanes_are_read_so_where_rows_are_held_and_nothing_comes_early(
+    text: str, expected: list[tuple[str, str]]
+) -> None:
+    assert in_phase(generate(kernel_of(WIDE), parse_schedule(text), TARGET).source) == expected
+
+
+@pytest.mark.parametrize(("name", "least"), [(KERNEL, 21), (WIDE_WEIGHTS, 21), (WIDE, 12)])
+def test_what_is_packed_lies_together_in_all_that_is_offered(
+    tmp_path: Path, name: str, least: int
+) -> None:
     """Each candidate at some sizes compiles: none is refused for how Triton lays it out."""
-    kernel = kernel_of(KERNEL)
+    kernel = kernel_of(name)
     offered: dict[Schedule, None] = {}
     for dims in ((30_011, 1021), (2001, 9973), (509, 65_537)):
         offered |= dict.fromkeys(candidates(kernel, TARGET, {"k0": dims[0], "k1": dims[1]}))
-    in_phase = [
+    shifted = [
         made
         for made in (generate(kernel, schedule, TARGET) for schedule in offered)
-        if "_in_phase(" in made.source
+        if in_phase(made.source)
     ]
-    assert len(in_phase) > 20
-    for made in in_phase[::4]:
+    assert len(shifted) >= least
+    for made in shifted[::4]:
         with contextlib.suppress(KernelOversized):
             cubin.compile_cubin(made, TARGET, scratch=tmp_path)

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,13 @@ class Cuda:
 tl.extra.__dict__["cuda"] = Cuda
 
 
-def in_phase(word: Any, following: Any, phase: Any) -> Any:
-    """Eight elements of each word and the one behind it, from number `phase` on."""
+def in_phase(word: Any, following: Any, phase: Any, *, lanes: int) -> Any:
+    """As many elements of each word and the one behind it as it has, from number `phase` on."""
     shape = np.broadcast_shapes(word.shape, phase.shape)
     both = np.stack([np.broadcast_to(each, shape) for each in (word, following)], axis=-1)
-    words = both.reshape(*shape[:-1], -1, 8, 2).swapaxes(-1, -2).reshape(*shape[:-1], -1, 16)
-    places = np.broadcast_to(phase, shape).reshape(*shape[:-1], -1, 8) + np.arange(8)
+    words = both.reshape(*shape[:-1], -1, lanes, 2).swapaxes(-1, -2)
+    words = words.reshape(*shape[:-1], -1, 2 * lanes)
+    places = np.broadcast_to(phase, shape).reshape(*shape[:-1], -1, lanes) + np.arange(lanes)
     return np.take_along_axis(words, places, axis=-1).reshape(shape)
 
 
@@ -92,15 +94,18 @@ INSTRUCTIONS = {
     "xor.b32": lambda pairs, _: pairs,
     "ex2.approx.ftz.f32": from_numpy(np.exp2),
     **dict.fromkeys(("mov.b32", "mov.b64"), from_numpy(np.copy)),
-    ".reg": from_numpy(in_phase),
 }
+"""Of instructions by their names; a block of several declares registers first."""
 
 
 def inline_asm_elementwise(
-    asm: str, constraints: str, args: list[Any], *_: Any, **more: Any
+    asm: str, constraints: str, args: list[Any], *_: Any, pack: int, **more: Any
 ) -> Any:
     """One instruction, by its name, or the block of them that there is."""
-    return INSTRUCTIONS[asm.strip("{ ").split()[0]](*args)
+    name = asm.strip("{ ").split()[0]
+    if name == ".reg":
+        return from_numpy(partial(in_phase, lanes=pack))(*args)
+    return INSTRUCTIONS[name](*args)
 
 
 tl.__dict__["inline_asm_elementwise"] = inline_asm_elementwise

@@ -426,7 +426,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    some, squares = tl.reduce((delta, delta * delta), last, _two_sums)",
         "    return shifted + some, square + squares, count + tl.sum(there, last)",
     ),
-    "_in_phase": IN_PHASE,
+    **IN_PHASE,
     "_of_thread": (
         "def _of_thread(x, there):",
         "    # Of elements that are not there, which are 0, nothing is counted.",

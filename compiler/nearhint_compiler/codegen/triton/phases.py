@@ -3,8 +3,8 @@
 A row begins anywhere in a word, what all rows share with one, and what some of them share, as the
 scale of an image, anywhere again. So the elements beside a word of the row are the last of one word
 and the first of the next: as many of the one are left out as it has before them, the phase. Element
-by element they are eight loads, each of them of as many lines of a cache as a word's: here they are
-two, and a few selections.
+by element they are eight loads, or four, each of them of as many lines of a cache as a word's: here
+they are two, and a few selections.
 
 Nothing behind what a row shares is read: of its last word, if it is not whole, the row has the
 elements among its edges. Triton hands the elements of a word to one statement of assembly as they
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nearhint_compiler.analysis.row_words import WORD_BYTES, RowWords, base_of
+from nearhint_compiler.analysis.row_words import RowWords, base_of
 from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.options import PERSISTENT
 from nearhint_compiler.codegen.triton.text import index_text, zero_text
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
@@ -26,10 +27,20 @@ from nearhint_rules.program import DTYPES
 
 WARP = 32
 """Threads of a warp."""
+REGISTER_BYTES = 4
+"""Of what a register holds."""
 
 
 def has_phases(words: RowWords, schedule: Schedule) -> bool:
-    """Whether blocks have whole words for each thread, and lanes for edges that are longer."""
+    """Whether what a row shares is read in words: blocks have whole words for each thread, and
+    lanes for edges that are longer.
+
+    Few lanes are no more than elements take where all is loaded at once, or next to what a walk
+    waits for.
+    """
+    is_held = schedule.family == PERSISTENT and not schedule.get("early", 0)
+    if not (words.is_phased or is_held):
+        return False
     threads = WARP * schedule["warps"]
     has_words = schedule["x"] * schedule["r"] >= threads * words.lanes
     return has_words and schedule["r"] >= 4 * words.lanes**2 and not schedule.get("r1", 0)
@@ -38,7 +49,7 @@ def has_phases(words: RowWords, schedule: Schedule) -> bool:
 def phased(kernel: ir.Kernel, block: Block, param: int, index: ex.Expr) -> str:
     """What is loaded at an index in two words; nothing if `block` has it otherwise."""
     lane, dtype = block.phased.get(index, ""), kernel.params[param].dtype
-    if not lane or DTYPES[dtype] * block.word != WORD_BYTES:
+    if not lane:
         return ""
     base, mask = base_of(kernel, index), block.mask_of(index)
     begin = block.text(base) if base != ex.ZERO else ""
@@ -51,7 +62,8 @@ def phased(kernel: ir.Kernel, block: Block, param: int, index: ex.Expr) -> str:
     behind = f"({lane} + {block.word} < {_end(kernel, begin, block.word)})"
     word = f"tl.load(a{param} + {place}, {mask}, other={other})"
     following = f"tl.load(a{param} + ({place} + {block.word}), {mask} & {behind}, other={other})"
-    return f"_in_phase({word}, {following}, {phase}.to(tl.int32))"
+    name = _name(block.word, DTYPES[dtype])
+    return f"{name}({word}, {following}, {phase}.to(tl.int32))"
 
 
 def word_ends(
@@ -75,25 +87,54 @@ def _end(kernel: ir.Kernel, begin: str, lanes: int) -> str:
     return f"{f'({begin} + {length})' if begin else length} // {lanes} * {lanes}"
 
 
-def _shifted() -> str:
-    """Eight elements of two bytes from number $12 on, of 16 in registers $4 to $11."""
-    words = [f"${place}" for place in range(4, 12)]
-    lines = ["{ .reg .pred odd; .reg .b32 by, t<6>, u<5>;"]
-    lines.append("and.b32 by, $12, 4; setp.ne.u32 odd, by, 0;")
-    lines += [f"selp.b32 t{n}, {words[n + 2]}, {words[n]}, odd;" for n in range(6)]
-    lines.append("and.b32 by, $12, 2; setp.ne.u32 odd, by, 0;")
-    lines += [f"selp.b32 u{n}, t{n + 1}, t{n}, odd;" for n in range(5)]
-    lines.append("and.b32 by, $12, 1; shl.b32 by, by, 4;")
-    lines += [f"shf.r.wrap.b32 ${n}, u{n}, u{n + 1}, by;" for n in range(4)]
+def _shifted(lanes: int, size: int) -> str:
+    """As many elements as a word has from a number on, of those of two words behind each other.
+
+    The registers of both words come behind those of what is found, and the number behind them.
+    Half of the words' registers are left out if the number is that large, and so on; where two
+    elements share a register, what remains is to shift by one.
+    """
+    count, is_shared = lanes * size // REGISTER_BYTES, size < REGISTER_BYTES
+    found = [f"${place}" for place in range(count, 3 * count)]
+    lines = ["{ .reg .pred far; .reg .b32 by;"]
+    by, bit, level = count // 2, lanes // 2, 0
+    while by:
+        many = count + by - 1 + is_shared
+        lines.append(f".reg .b32 t{level}_<{many}>;")
+        lines.append(f"and.b32 by, ${3 * count}, {bit}; setp.ne.u32 far, by, 0;")
+        names = [f"t{level}_{n}" for n in range(many)]
+        lines += [
+            f"selp.b32 {name}, {found[n + by]}, {found[n]}, far;" for n, name in enumerate(names)
+        ]
+        found, by, bit, level = names, by // 2, bit // 2, level + 1
+    if is_shared:
+        lines.append(f"and.b32 by, ${3 * count}, 1; shl.b32 by, by, 4;")
+        lines += [f"shf.r.wrap.b32 ${n}, {found[n]}, {found[n + 1]}, by;" for n in range(count)]
+    else:
+        lines += [f"mov.b32 ${n}, {found[n]};" for n in range(count)]
     return " ".join([*lines, "}"])
 
 
-IN_PHASE = (
-    "def _in_phase(word, following, phase):",
-    "    return tl.inline_asm_elementwise(",
-    f'        "{_shifted()}",',
-    f'        "{",".join(["=r"] * 4 + ["r"] * 16)}", [word, following, phase], word.dtype,',
-    "        is_pure=True, pack=8,",
-    "    )",
-)
-"""The function that kernels call."""
+def _name(lanes: int, size: int) -> str:
+    return f"_in_phase_{lanes}x{size}"
+
+
+def _function(lanes: int, size: int) -> tuple[str, ...]:
+    """The lines of the function for words of so many elements of so many bytes."""
+    count = lanes * size // REGISTER_BYTES
+    constraints = ",".join(["=r"] * count + ["r"] * (2 * count + lanes))
+    bits = f"tl.int{8 * size}"
+    return (
+        f"def {_name(lanes, size)}(word, following, phase):",
+        "    found = tl.inline_asm_elementwise(",
+        f'        "{_shifted(lanes, size)}",',
+        f'        "{constraints}",',
+        f"        [word.to({bits}, bitcast=True), following.to({bits}, bitcast=True), phase],",
+        f"        {bits}, is_pure=True, pack={lanes},",
+        "    )",
+        "    return found.to(word.dtype, bitcast=True)",
+    )
+
+
+IN_PHASE = {_name(*each): _function(*each) for each in ((8, 2), (8, 4), (4, 4))}
+"""The functions that kernels call, by name: of words of so many elements of so many bytes."""
