@@ -15,7 +15,13 @@ from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two
 from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts, facts_of
-from nearhint_compiler.schedule.cuda_pieces import SINGLE_TRIPLE, is_packable, single_piece
+from nearhint_compiler.schedule.cuda_pieces import (
+    SINGLE_TRIPLE,
+    WIDE_LANES,
+    WIDEST,
+    is_packable,
+    single_piece,
+)
 from nearhint_compiler.schedule.cuda_side_pieces import HALF
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
@@ -74,6 +80,9 @@ def _rows(facts: Facts, share: float) -> Iterator[int]:
     elif LEAST <= facts.length <= (PACKED_LIMIT if is_packable(facts) else PERSISTENT_LIMIT):
         longer = int(share * _far_end(facts))
         yield longer - longer % SIZE_MULTIPLE
+        elements, _, pieces = WIDEST[0]
+        if facts.lanes == WIDE_LANES and elements * pieces < facts.length and not facts.has_scan:
+            yield int(share * elements * pieces)
 
 
 def _in_halves(size: float) -> int:

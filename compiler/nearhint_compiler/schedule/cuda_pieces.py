@@ -28,8 +28,14 @@ LONGEST_SCAN = 4096
 """The longest block of a scan before which its pieces do not come (`cuda_scans.PIECES`)."""
 NARROW, WIDE, AT_MOST = 32, 24, 48
 """Elements that a thread shall hold of a row, narrow ones and wide ones, and how many it may."""
-NARROW_LANES = 8
+NARROW_LANES, WIDE_LANES = 8, 4
+"""Elements of a vector of narrow ones, and of wide ones."""
 WARPS = (1, 2, 4, 8, 16)
+WIDEST = ((2048, 16, 7), (4096, 16, 4))
+"""Elements, warps and number of pieces of rows of four bytes that are too long for threads to hold
+little of. Shares of a copy's speed so, and in a block of 16 384: softmaxes of 12 500 0.99 and 0.85,
+of 13 333 0.99 and 0.82, of 14 336 1.01 and 0.91, layer norms of these 0.91 and 0.82, 0.85 and 0.75,
+0.96 and 0.87, of 15 001 0.84 and 0.75 (tests/benchmarks/gpu_schedules.py, on an H100)."""
 LONGEST_HELD, LONG_AT_MOST, LONG_WARPS = 32_768, 32, (16, 32)
 """The longest row that a program holds, which has a processor for itself; elements of it that a
 thread has at most, and warps. Of 1090 rows of 29 885 in f32 a softmax takes 92 µs so, 107 in walks
@@ -44,10 +50,15 @@ PACKED_REGISTERS = {16: 96, 32: 48, 8: 72}
 without beside it (tests/benchmarks/gpu_schedules.py, on an H100): softmaxes in bf16 of 2315 of
 25 911 81.8 and 92.3, of 1213 of 49 455 87.2 and 94.5, of 965 of 62 239 86.4 and 95.7, of 800 of
 84 882 100.2 and 123.9; layer norms of 1459 of 41 152 89.2 and 100.3, of 41 148 101.2 and 115.1, RMS
-norms of as many 170.9 and 181.2."""
+norms of as many 170.9 and 181.2; entropies of 1301 of 29 001 38.6 and 53.8, of 673 of 56 208 51.4
+and 54.3, of 401 of 90 001 50.9 and 55.6."""
+PACKED_READ = {8: 18}
+"""The same of rows that are only read, which come first: entropies of 1301 of 29 001 took 40.2 µs
+by 16 warps."""
 PACKED_WEIGHTED, PACKED_ODD = {16: 13, 32: PACKED_MOST, 8: 18}, 53_248
 """Pieces of rows beside weights at most, by warps, and how long they are if weights are no vectors:
-a layer norm of 965 of 62 239 took 124 µs so, and 122 in walks."""
+a layer norm of 965 of 62 239 took 124 µs so, and 122 in walks. With weights in f32 one of 1883 of
+17 001 had 0.69 of a copy's speed so, and 0.53 in pieces of single elements of these."""
 SIDE_THREADS, SIDE_HELD, SIDE_WARPS = 4, 16, (2, 4)
 """Threads of a short row at least, elements that each shall hold of it, and warps of programs with
 several such rows, the more where twice the threads have a row."""
@@ -80,7 +91,8 @@ def come_first(facts: Facts, block: int, pieces: list[Schedule]) -> bool:
 def in_pieces(facts: Facts) -> Iterator[Schedule]:
     """Rows in registers in as many pieces as they need, of a vector a thread each."""
     for size, warps, pieces in _pieces(facts):
-        yield from _forms(facts, size, warps, pieces, _ways_of_loading(facts, pieces, warps))
+        held = pieces * size // (32 * warps)
+        yield from _forms(facts, size, warps, pieces, _ways_of_loading(facts, held, warps))
 
 
 def long_in_pieces(facts: Facts) -> Iterator[Schedule]:
@@ -101,11 +113,13 @@ def long_in_pieces(facts: Facts) -> Iterator[Schedule]:
 
 def is_packable(facts: Facts) -> bool:
     """Whether long rows may be held as they were read: all of their own are narrow, and used more
-    than once, in no order.
+    than once, in no order. What they share may be wide, where it is read in words as well.
     """
     own = [access.itemsize for access in row_loads(facts.accesses) if is_own(access)]
-    is_other = facts.has_scan or facts.has_arg_groups or facts.gathers or facts.only_reads
-    return facts.lanes >= NARROW_LANES and {*own} == {PACKED} and not is_other
+    is_once = facts.only_reads and facts.walks < 2
+    is_other = facts.has_scan or facts.has_arg_groups or facts.gathers or is_once
+    is_narrow = facts.lanes >= NARROW_LANES or (facts.has_phases and not facts.divisible)
+    return is_narrow and {*own} == {PACKED} and not is_other
 
 
 def _packed(facts: Facts, length: int) -> Iterator[Schedule]:
@@ -113,10 +127,12 @@ def _packed(facts: Facts, length: int) -> Iterator[Schedule]:
     if not is_packable(facts) or (is_weighted and not facts.divisible and length > PACKED_ODD):
         return
     most = PACKED_WEIGHTED if is_weighted else dict.fromkeys(LONG_WARPS, PACKED_MOST)
+    if facts.only_reads:
+        most = PACKED_READ | most
     for warps in most:
-        size = 32 * warps * facts.lanes
+        size = 32 * warps * NARROW_LANES
         pieces = -(-length // size)
-        registers = pieces * facts.lanes * facts.own_loads * PACKED // 4
+        registers = pieces * NARROW_LANES * facts.own_loads * PACKED // 4
         if LEAST <= pieces <= most[warps] and registers <= PACKED_REGISTERS[warps]:
             yield from _forms(facts, size, warps, pieces, ({"packed": 1},))
 
@@ -199,14 +215,16 @@ def _one_by_one(facts: Facts, r: int, rows: int, warps: int) -> Schedule:
     return facts.schedule("persistent", **blocks)
 
 
-def _ways_of_loading(facts: Facts, pieces: int, warps: int) -> list[dict[str, int]]:
-    """Whether all loads come first: where there are registers for them, rather so."""
+def _ways_of_loading(facts: Facts, held: int, warps: int) -> list[dict[str, int]]:
+    """Whether all loads come first: where there are registers for them, rather so.
+
+    A thread has so many elements of a row that is `held`.
+    """
     if not facts.has_late:
         return [{}]
     if facts.has_phases and not facts.divisible:
         # Words of weights are two a vector: of one piece after the other they take few registers.
         return [{}, {"early": 1}]
-    held = pieces * facts.lanes
     # In words, what runs share is two loads of which each element has one. In vectors, narrow
     # elements of the row itself are widened for what is summed of them; others wait as they are.
     if facts.word and not facts.divisible:
@@ -229,6 +247,8 @@ def _pieces(facts: Facts) -> list[tuple[int, int, int]]:
     sizes = {warps: 32 * warps * lanes for warps in WARPS}
     counts = {warps: -(-length // size) for warps, size in sizes.items()}
     held = next((warps for warps in sizes if counts[warps] <= most), 0)
+    if not held and facts.lanes == WIDE_LANES:
+        return [shape for shape in WIDEST if length <= shape[0] * shape[2]][:1]
     if counts.get(held, 0) < LEAST:
         return []
     found, half = [held], held // 2

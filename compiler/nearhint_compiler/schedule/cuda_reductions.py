@@ -23,6 +23,7 @@ from nearhint_compiler.schedule.cuda_facts import (
 from nearhint_compiler.schedule.cuda_halves import half_vectors
 from nearhint_compiler.schedule.cuda_pieces import (
     NARROW_LANES,
+    WIDE_LANES,
     come_first,
     in_pieces,
     long_in_pieces,
@@ -36,7 +37,11 @@ from nearhint_compiler.schedule.cuda_shared import (
     shared_rows,
     shared_scans,
 )
-from nearhint_compiler.schedule.cuda_side_pieces import are_best, side_pieces
+from nearhint_compiler.schedule.cuda_side_pieces import (
+    are_best,
+    norm_pieces,
+    side_pieces,
+)
 from nearhint_compiler.schedule.cuda_steps import column_itemsize, single_steps
 from nearhint_compiler.schedule.cuda_strips import strips
 from nearhint_compiler.schedule.cuda_teams import (
@@ -74,8 +79,6 @@ READ_PLANE_WARPS = (16, 32)
 """Warps of such programs first where rows are planes in words, a vector a thread: of wide elements
 if most processors have two programs or more, and else. What is computed of places takes the longer,
 the fewer threads there are for it."""
-WIDE_LANES = 4
-"""Elements of a vector of wide ones."""
 ARG_LANES = 8
 """Elements of the vectors by which an arg in registers is looked for in groups. Of four, what is
 read again when a row is done costs as much as is saved."""
@@ -268,6 +271,10 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         shapes[1:1] = [(max(1, together // less), shapes[0][1]) for less in (2, 4)]
     if not facts.divisible and _has_turns(facts, r):
         shapes.insert(0, (1, _warps(r, 512)))
+    if facts.has_scan:
+        of_warp = cuda_scans.in_one_warp(facts, r, rows)
+        at = 1 if facts.divisible else 0
+        shapes[at:at] = of_warp
     if facts.plane_word:
         # In words few threads hold much, and bring it together the sooner: 1.1 to 1.2 times.
         is_first = rows >= 2 * facts.processors and r >= 32 and not facts.divisible
@@ -306,6 +313,7 @@ def _rows(facts: Facts) -> Iterator[Schedule]:
         ways.insert(len(ways) if facts.divisible else 0, singles)
         beside = list(side_pieces(facts))
         ways.insert(0 if are_best(facts, beside) else 2, beside)
+        ways.insert(2 if facts.divisible else 0, norm_pieces(facts))
         yield from _reused(facts, chain(*ways))
         yield from by_warps[at_first:]
     elif most_have_one:

@@ -39,6 +39,11 @@ CHAINED_ROWS = 2
 """Chunks of rows, and rows a processor up to which they are offered: of 77 rows of 110 041 in f32
 they took 28.3 µs and the walk 29.4, of 64 of 1 000 003 201 and 219; of 219 of 118 604 in bf16 50.4
 and 42.5, of 700 of 32 768 in f32 71.9 and 67.0. Programs that share rows took 35.9 and 264."""
+IN_ONE_WARP, ROWS_OF_WARP = {2: (512,), 4: (256, 512)}, 2
+"""Blocks of short rows in words, by bytes of an element, and how many of these one warp scans: none
+waits for another, and half of the lanes of edges are there. Shares of a copy's speed so, and by the
+best of several warps: of 301 and 326 in bf16 0.95 and 0.78, 0.94 and 0.82, of 150 in f32 0.94 and
+0.82; of whole blocks the same."""
 PIECE, PIECE_WARPS, PIECES = 1024, 4, (3, 5, 6)
 """Elements and warps of pieces of rows in registers, and how many of them are a power of two less
 than a fourth, at least, of its lanes: of 19 749 rows of 4718 in bf16 five took 130.5 µs, the block
@@ -84,6 +89,13 @@ def pieces(facts: Facts) -> Iterator[Schedule]:
     if is_plain(facts) and count in PIECES:
         blocks = {"x": 1, "r": PIECE, "warps": PIECE_WARPS, "pieces": count}
         yield facts.schedule("persistent", **blocks, words=1)
+
+
+def in_one_warp(facts: Facts, r: int, rows: int) -> list[tuple[int, int]]:
+    """Rows and warps of a program that has a warp for all of it, of blocks of `r` for each row."""
+    is_short = is_plain(facts) and r in IN_ONE_WARP.get(facts.itemsize, ())
+    is_many = rows >= ROWS_OF_WARP * facts.processors
+    return [(ROWS_OF_WARP, 1)] if is_short and is_many and facts.has_words(r) else []
 
 
 def in_few_registers(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:

@@ -158,6 +158,7 @@ CASES = [
     *packed("softmax_f16", (3, 1), (2, 155)),
     *packed("softmax_f16", (3, 131), special=True),
     *packed("layer_norm_dynamic_bf16", (3, 7), (2, 141)),
+    *packed("layer_norm_wide_weights_bf16", (3, 7), (2, 141)),
     # What is read where a place says, and what some rows share.
     *packed("turned_rms_norm_bf16", (2, 67)),
     *packed("modulated_layer_norm_bf16", (2, 3, 131)),

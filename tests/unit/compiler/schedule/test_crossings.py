@@ -26,7 +26,9 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("softmax_f16", (32_768, 512), (32_768, 720)),
         ("softmax_f16", (512, 128), (512, 176)),
         ("layer_norm_dynamic_bf16", (32_768, 128), (32_768, 176)),  # no functions
-        ("softmax_f32", (512, 16_384), (512, 23_168)),  # beyond which all are walked
+        ("softmax_f16", (512, 16_384), (512, 23_168)),  # beyond which all are walked
+        ("softmax_f32", (512, 14_336), (512, 23_168)),
+        ("row_cumsum_f32", (512, 16_384), (512, 23_168)),
         ("softmax_f32", (512, 32_768), None),
         ("softmax_f16", (2048, 32_255), (2048, 46_336)),  # two in a register
         ("softmax_f16", (512, 65_536), (512, 92_672)),
@@ -49,6 +51,12 @@ def test_rows_that_registers_may_hold_cross_at_the_far_end_of_their_block(
     expected = () if other is None else (dict(zip(kernel.symbols, other, strict=True)),)
     assert crossings(kernel, TARGET, dims) == expected
     assert crossings(kernel, CPU, dims) == ()
+
+
+def test_long_rows_of_wide_elements_cross_where_the_most_pieces_of_vectors_end_as_well() -> None:
+    kernel = kernel_of("softmax_f32")
+    found = crossings(kernel, TARGET, {"k0": 512, "k1": 16_384})
+    assert [dims["k1"] for dims in found] == [23_168, 14_336]
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,32 @@ def test_long_rows_are_held_by_the_threads_that_a_processor_has(
 
 
 @pytest.mark.parametrize(
+    ("name", "columns", "shape"),
+    [
+        ("softmax_f32", 12_288, (2048, 16, 6)),
+        ("softmax_f32", 12_292, (2048, 16, 7)),
+        ("softmax_f32", 14_339, (2048, 16, 7)),  # its edges take no piece
+        ("softmax_f32", 14_340, (4096, 16, 4)),
+        ("layer_norm_dynamic_f32", 15_001, (4096, 16, 4)),
+        ("layer_norm_dynamic_f32", 16_384, (4096, 16, 4)),
+        ("row_cumsum_f32", 13_333, None),
+    ],
+)
+def test_rows_of_four_bytes_are_held_in_pieces_up_to_the_longest_block(
+    name: str, columns: int, shape: tuple[int, int, int] | None
+) -> None:
+    found = [each for each in held(name, 1201, columns) if each.get("pieces", 0)]
+    shapes = {(each["r"], each["warps"], each["pieces"]) for each in found}
+    assert shapes == ({shape} if shape else set())
+
+
+@pytest.mark.parametrize(
     ("name", "columns", "shapes"),
     [
         ("softmax_f16", 16_384, set()),
+        ("layer_norm_wide_weights_bf16", 42_443, {(16, 11), (32, 6)}),
+        # Vectors of wide weights are no longer than those of rows.
+        ("layer_norm_wide_weights_bf16", 42_448, set()),
         ("softmax_f16", 49_455, {(16, 13), (32, 7)}),
         ("softmax_f16", 98_304, {(16, 24), (32, 12)}),
         ("softmax_f16", 98_313, set()),
@@ -54,7 +77,9 @@ def test_long_rows_are_held_by_the_threads_that_a_processor_has(
         # Weights of odd rows take longer than to read the rows again.
         ("layer_norm_dynamic_bf16", 84_882, set()),
         ("softmax_f32", 20_001, set()),
-        ("entropy_bf16", 49_455, set()),
+        ("entropy_bf16", 49_455, {(16, 13), (32, 7)}),
+        ("entropy_bf16", 29_001, {(8, 15), (16, 8), (32, 4)}),
+        ("row_max_f16", 29_001, set()),  # what is read once
         ("row_cumsum_bf16", 49_455, set()),
     ],
 )

@@ -99,6 +99,33 @@ def test_rows_that_fill_little_of_a_block_are_also_in_pieces(length: int, pieces
     assert [(each["r"], each["pieces"]) for each in found] == ([(1024, pieces)] if pieces else [])
 
 
+@pytest.mark.parametrize(
+    ("name", "length", "is_first"),
+    [
+        (BF16, 301, True),
+        (BF16, 512, False),  # a whole block: as fast by several warps
+        (BF16, 150, None),
+        (F32, 150, True),
+        (F32, 326, True),
+        (F32, 600, None),
+    ],
+)
+def test_one_warp_scans_two_short_rows_in_words(
+    name: str, length: int, is_first: bool | None
+) -> None:
+    """Once for blocks that hold the rows, and once for the longer ones of the hint's bucket."""
+    found = [
+        (place, each)
+        for place, each in enumerate(offered(name, 40_000, length))
+        if (each.family, each["x"], each["warps"]) == ("cuda.persistent", 2, 1)
+        and each.get("words", 0)
+    ]
+    assert bool(found) == (is_first is not None)
+    assert bool(found and found[0][0] == 1) == bool(is_first)
+    few = offered(name, 263, length)
+    assert not any((each["x"], each["warps"]) == (2, 1) for each in few)
+
+
 def test_what_was_not_timed_is_walked_as_it_was() -> None:
     sizes = (77, 110_041)
     for kernel in (OF_PRODUCTS, kernel_of("row_cumprod_f64"), kernel_of("normalised_cumsum_bf16")):

@@ -8,7 +8,7 @@ from tests.unit.compiler.kernels import TARGET, kernel_of
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
-from nearhint_compiler.schedule.cuda_side_pieces import side_pieces
+from nearhint_compiler.schedule.cuda_side_pieces import norm_pieces, side_pieces
 
 FUNCTIONS, NORM = "softmax_f16", "layer_norm_dynamic_bf16"
 MANY = 65_536
@@ -71,3 +71,36 @@ def test_they_come_first_but_where_a_block_has_no_lanes_in_vain() -> None:
 
 def test_few_rows_have_a_program_each() -> None:
     assert not list(side_pieces(facts(FUNCTIONS, 132, 292)))
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "expected"),
+    [
+        (NORM, 804, (256, 2, 4)),
+        (NORM, 1100, (512, 4, 3)),
+        (NORM, 2048, (512, 4, 4)),  # for the sizes that the hint serves
+        (NORM, 4004, (1024, 8, 4)),
+        (NORM, 1502, None),  # a fourth of a word is no better than words
+        (NORM, 1501, None),
+        (NORM, 516, None),
+        (NORM, 8004, None),
+        (FUNCTIONS, 804, None),  # nothing is shared, and in words all is as fast
+        ("layer_norm_dynamic_f32", 802, None),
+    ],
+)
+def test_longer_rows_beside_weights_are_in_pieces_of_halves_of_words(
+    name: str, length: int, expected: tuple[int, int, int] | None
+) -> None:
+    found = list(norm_pieces(facts(name, MANY, length)))
+    shapes = {(each["r"], each["warps"], each["pieces"]) for each in found}
+    assert shapes == ({expected} if expected else set())
+    assert [each.get("early", 0) for each in found] == ([1, 0] if expected else [])
+    assert all((each["x"], each["multiple"]) == (1, 4) for each in found)
+    assert not list(norm_pieces(facts(name, 263, length)))
+
+
+def test_those_come_first_where_rows_are_no_whole_words() -> None:
+    kernel = kernel_of(NORM)
+    for length, places in ((804, [1, 2]), (1024, [16, 17])):
+        offered = candidates(kernel, TARGET, {"k0": MANY, "k1": length})
+        assert [offered.index(each) for each in norm_pieces(facts(NORM, MANY, length))] == places
