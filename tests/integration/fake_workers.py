@@ -187,13 +187,15 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
 class Script:
     """Schedules by a hint's size and the effort, and medians by Schedule and size.
 
-    `first` is what is held best at a hint, of its size and the one that asked.
+    `first` is what is held best at a hint, of its size and the one that asked; `also_at` are the
+    other sizes of its bucket.
     """
 
     schedules: Callable[[int, str], Sequence[str]]
     median_ns: Callable[[str, int], int]
     neighbours: Callable[[str], Sequence[str]] = lambda schedule: ()
     first: Callable[[int, int], str] = lambda size, near: ""
+    also_at: Callable[[int], Sequence[int]] = lambda size: ()
     timed: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     """Each contest: the size, and the Schedules that were in it."""
     transferred: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
@@ -203,11 +205,12 @@ class Script:
         """Answers as the script says."""
         response = pb.WorkerResponse(id=request.id)
         if job == "list_schedules":
-            (size,) = convert.size_hint_from_proto(request.list_schedules.hint).values()
+            ((name, size),) = convert.size_hint_from_proto(request.list_schedules.hint).items()
             asked = request.list_schedules
             self.transferred.append((size, tuple(asked.transferred)))
             listed = dict.fromkeys((*self.schedules(size, asked.effort), *asked.transferred))
-            response.schedules.CopyFrom(pb.Schedules(schedules=listed))
+            others = [convert.size_hint_to_proto({name: each}) for each in self.also_at(size)]
+            response.schedules.CopyFrom(pb.Schedules(schedules=listed, also_at=others))
         elif job == "list_neighbours":
             beside = self.neighbours(request.list_neighbours.schedule)
             response.schedules.CopyFrom(pb.Schedules(schedules=beside))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.integration.daemon_in_process import Running, hints_of, running
 from tests.integration.fake_workers import (
     FakeBenchPool,
     FakeCompilePool,
+    Faults,
     Script,
     chain,
     compiled,
@@ -24,7 +26,7 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.expr import Sym
-from nearhint_rules.guard import Divisible, Guard
+from nearhint_rules.guard import AtMost, Divisible, Fact, Guard
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, Table
 
@@ -152,6 +154,46 @@ def test_crossing_goes_on_after_a_restart_and_repeats_nothing(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+def guarded(script: Script, needs: Mapping[str, Fact]) -> Faults:
+    """A script whose Variants of these Schedules have a Guard."""
+
+    def faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        response = script.faults(job, request)
+        fact = needs.get(request.compile_variant.schedule) if job == "compile_variant" else None
+        if fact is not None:
+            response = pb.WorkerResponse(id=request.id)
+            response.compiled.CopyFrom(compiled(request.compile_variant))
+            response.compiled.guard.CopyFrom(convert.guard_to_proto(Guard((fact,))))
+        return response
+
+    return faults
+
+
+def test_what_a_hint_lists_is_timed_at_the_other_sizes_of_its_bucket_where_it_may_run(
+    tmp_path: Path,
+) -> None:
+    """A walk that is one step at the hint is two there, which no time at the hint says."""
+    walk, held, longer = (f"cpu.rows vector={size}" for size in (64, 128, 256))
+    script = Script(
+        lambda size, effort: (DEFAULT, walk, held) if size == 256 else (DEFAULT, longer),
+        lambda name, size: {walk: 50_000, held: 40_000, longer: 60_000}.get(name, 200_000),
+        also_at=lambda size: (352,) if size == 256 else (),
+    )
+
+    async def scenario() -> None:
+        faults = guarded(script, {held: AtMost(Sym("k0"), 256)})
+        pools = FakeCompilePool(faults=faults), FakeBenchPool(faults=faults)
+        async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
+            registered = await daemon.client.register(chain(1))
+            assert (await daemon.client.tuned(registered, 256)).failed == 0
+            assert (352, (DEFAULT, longer, walk)) in script.timed
+            table = await table_of(daemon, registered)
+            assert set(ranked_at(table, 352)) == {DEFAULT, longer, walk}
+            assert held in ranked_at(table, 256)
+
+    asyncio.run(scenario())
+
+
 def jobs_of_crossing(reading: Reading) -> list[JobRow]:
     return list(reading.where(JobRow, kind=CROSS))
 
@@ -162,16 +204,8 @@ def test_beside_hints_whose_winner_needs_divisibility_the_best_others_are_timed_
     vectors, scalar, slow = (f"cpu.rows vector={size}" for size in (64, 16, 4))
     medians = {vectors: 50_000, scalar: 100_000, slow: 140_000, DEFAULT: 120_000}
 
-    def faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
-        response = script.faults(job, request)
-        if job == "compile_variant" and request.compile_variant.schedule == vectors:
-            response = pb.WorkerResponse(id=request.id)
-            response.compiled.CopyFrom(compiled(request.compile_variant))
-            facts = Guard((Divisible(Sym("k0"), 16),))
-            response.compiled.guard.CopyFrom(convert.guard_to_proto(facts))
-        return response
-
     async def scenario() -> None:
+        faults = guarded(script, {vectors: Divisible(Sym("k0"), 16)})
         pools = FakeCompilePool(faults=faults), FakeBenchPool(faults=faults)
         async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
             registered = await daemon.client.register(chain(1))

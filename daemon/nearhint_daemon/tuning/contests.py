@@ -20,7 +20,10 @@ from nearhint_daemon.tuning.search_reports import SearchReports, of_built, of_ti
 from nearhint_daemon.tuning.tasks import Task
 from nearhint_daemon.tuning.variants import LOST, Variants
 from nearhint_daemon.workshop import Care
+from nearhint_proto import convert
+from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.metrics import Dims
 
 SOON = Care(share=0.25, enough_samples=7, enough_spread=0.02)
@@ -65,6 +68,16 @@ class Contests:
         await self.reports.keep(task, of_built(rows, kept))
         return kept
 
+    async def that_fit(self, task: Task, schedules: Sequence[str]) -> list[str]:
+        """Those of these Schedules whose Variants may run at the task's sizes."""
+        rows = await asyncio.gather(
+            *(
+                self._variants.built(task.kernel, each, task.target, order=task.order)
+                for each in schedules
+            )
+        )
+        return [row.schedule for row in rows if holds(row, task)]
+
     async def passed(self, task: Task, schedule: str) -> VariantRow:
         """The Variant of a Schedule, compiled and verified; its state may be "rejected"."""
         row = await self._variants.built(task.kernel, schedule, task.target, order=task.order)
@@ -97,3 +110,9 @@ class Contests:
         measured = await self._races.run(task, rows, candidates, care)
         await self.reports.keep(task, of_timed(measured, rows))
         return Timed.of(measured, rows, task.fallback.id)
+
+
+def holds(row: VariantRow, task: Task) -> bool:
+    """Whether the sizes of a hint are what a Variant needs."""
+    variant = convert.variant_from_proto(types_pb2.Variant.FromString(row.message))
+    return size_facts_hold(variant.guard, task.named_dims)

@@ -30,7 +30,7 @@ from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
-from nearhint_daemon.tuning.contests import ROUGH, SOON, THOROUGH, Contests
+from nearhint_daemon.tuning.contests import ROUGH, SOON, THOROUGH, Contests, holds
 from nearhint_daemon.tuning.crossing import Crossing, incumbents
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.tuning.lowered import Step, dims_at
@@ -43,10 +43,8 @@ from nearhint_daemon.tuning.tuning_jobs import TUNE, Wish, hint_key, wished_jobs
 from nearhint_daemon.tuning.winners import Winners, elsewhere
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
-from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.errors import InvalidExpression
-from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, HintRow, Table, answering, is_complete
@@ -275,7 +273,11 @@ class Tuner:
             dims = tuple(sizes[name] for name in task.named_dims)
             with suppress(HintTooLarge, HintUnreachable):
                 other = await self._tasks.of(row, payload, dims=dims)
-                await self._search(other, await self._listed(other, effort), effort, again=again)
+                found = await self._listed(other, effort)
+                # A walk that is one step at the hint is two there, which no time at the hint says.
+                beside = await self._contests.that_fit(other, listed.schedules)
+                found.schedules.extend(each for each in beside if each not in found.schedules)
+                await self._search(other, found, effort, again=again)
         await self._search(task, listed, effort, again=again)
         was_known = self._is_known(task)
         if not is_alone:
@@ -383,7 +385,7 @@ class Tuner:
         timed = await self._store.read(
             lambda reading: queries.timed_at(reading, *task.table_key, task.dims)
         )
-        fresh = [row for row in rows if row.id not in timed and _holds(row, task)]
+        fresh = [row for row in rows if row.id not in timed and holds(row, task)]
         if not fresh:
             return []
         schedules = (*incumbents(table, task.dims), *(row.schedule for row in fresh))
@@ -442,9 +444,3 @@ class Tuner:
 
 def _named(task: Task) -> dict[str, str]:
     return {"kernel": task.table_key[1], "dims": " ".join(map(str, task.dims))}
-
-
-def _holds(row: VariantRow, task: Task) -> bool:
-    """Whether the sizes of a hint are what a Variant needs."""
-    variant = convert.variant_from_proto(types_pb2.Variant.FromString(row.message))
-    return size_facts_hold(variant.guard, task.named_dims)
