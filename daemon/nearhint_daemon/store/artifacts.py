@@ -2,7 +2,8 @@
 
 Order of a write: temporary file in the same folder, fsync, rename, fsync of the folder; the row
 that makes it visible comes after. A file is opened relative to its folder's descriptor, by a name
-of 64 hex digits, without following links. One whose bytes do not have that hash is moved aside.
+of 64 hex digits, without following links. One whose bytes do not have that hash is moved aside,
+where the newest few of those stay.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreReadOnly
+from nearhint_daemon.store import aside
 from nearhint_rules.canonical import content_hash
 
 ARTIFACT_LIMIT_BYTES = 64 * 2**20
+CORRUPT_KEPT = 16
+"""Files that are kept of those whose bytes did not have their hash."""
 BEFORE_ITS_ROW_S = 60.0
 """How long a file without a row is left alone: it may be about to get one."""
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -131,8 +135,11 @@ class ArtifactFiles:
             os.fsync(folder)
 
     def _move_aside(self, sha256: str) -> None:
+        moved = self._corrupt / aside.name_now(f"{sha256}.")
         with suppress(FileNotFoundError):
-            (self._root / sha256[:2] / sha256).rename(self._corrupt / f"{sha256}.{time.time_ns()}")
+            (self._root / sha256[:2] / sha256).rename(moved)
+        with suppress(OSError):
+            aside.drop_oldest(self._corrupt.iterdir(), stem_end=".", made=moved, keep=CORRUPT_KEPT)
 
 
 def _fsync_folder(path: Path) -> None:

@@ -7,15 +7,16 @@ daemon never forks, and nothing else opens the file.
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from nearhint_daemon.errors import StoreError
-from nearhint_daemon.store import schema
+from nearhint_daemon.store import aside, schema
 
 FILE_NAME = "nearhint.db"
+CORRUPT_KEPT = 4
+"""Damaged databases that are kept: each may be as large as the store."""
 
 WRITER_PRAGMAS: Mapping[str, int | str] = {
     "journal_mode": "wal",
@@ -154,11 +155,16 @@ def is_emptied(path: Path) -> bool:
 
 
 def move_aside(path: Path) -> Path:
-    """Moves a damaged database and its side files into `corrupt-<time>` beside it."""
-    aside = path.parent / f"corrupt-{time.time_ns()}"
-    aside.mkdir(mode=0o700)
+    """Moves a damaged database and its side files into `corrupt-<time>` beside it.
+
+    Of such folders the newest few stay.
+    """
+    folder = path.parent / aside.name_now("corrupt-")
+    folder.mkdir(mode=0o700)
     for suffix in ("", "-wal", "-shm"):
         source = path.with_name(path.name + suffix)
         if source.exists():
-            source.rename(aside / source.name)
-    return aside
+            source.rename(folder / source.name)
+    every = path.parent.glob("corrupt-*")
+    aside.drop_oldest(every, stem_end="-", made=folder, keep=CORRUPT_KEPT)
+    return folder
