@@ -3,7 +3,8 @@
 Of a Kernel on a Target stay the Measurements at the sizes that its Table has, the newest of each
 Variant and Fallback, by which a Variant counts as measured, and of all others the newest, as many
 as people are shown and more. Jobs that are done again whenever they are asked for leave nothing
-that is asked for, and those that judged selection last no longer than what they found.
+that is asked for, and those that judged selection last no longer than what they found. What is free
+in the database's file goes back to the disk: it counts as the store's size.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from nearhint_daemon import logs
 from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.regret.regrets import REGRET, REGRET_ROWS
 from nearhint_daemon.restoring import RESTORE
-from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store import Store, Writing, database, queries
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tuning.tuning_jobs import PROBE
 from nearhint_rules.selectors import SELECTORS
@@ -23,6 +24,9 @@ from nearhint_rules.selectors import SELECTORS
 MEASUREMENTS_KEPT = 1000
 """Of each kind that nothing asks for, and of each Kernel and Target."""
 MEASUREMENTS_A_TURN = 5000
+PAGES_KEPT = 256
+"""Free pages, of 4 KiB, that stay for what is written next."""
+PAGES_A_TURN = 1024
 UNASKED = (f"{PROBE}/", f"{RESTORE}/")
 """How the keys of the jobs start that are done again whenever they are asked for."""
 REGRET_JOBS_KEPT = REGRET_ROWS // len(SELECTORS)
@@ -44,7 +48,7 @@ class Trimmer:
         rows = () if table is None else (*table.hints, *table.probes)
         sizes = [" ".join(map(str, row.dims)) for row in rows]
 
-        def trim(tx: Writing) -> tuple[int, int]:
+        def trim(tx: Writing) -> tuple[int, int, int]:
             jobs = queries.delete_jobs_under(tx, UNASKED)
             jobs += queries.prune_jobs(tx, f"{REGRET}/", keep=REGRET_JOBS_KEPT)
             measurements = 0
@@ -52,12 +56,13 @@ class Trimmer:
                 measurements = queries.prune_measurements(
                     tx, *key, sizes=sizes, keep=MEASUREMENTS_KEPT, limit=MEASUREMENTS_A_TURN
                 )
-            return jobs, measurements
+            pages = database.give_back(tx.connection, keep=PAGES_KEPT, limit=PAGES_A_TURN)
+            return jobs, measurements, pages
 
         with suppress(StoreReadOnly):
-            jobs, measurements = await self._store.write(trim)
-            if jobs or measurements:
-                logs.debug("store_trimmed", jobs=jobs, measurements=measurements)
+            jobs, measurements, pages = await self._store.write(trim)
+            if jobs or measurements or pages:
+                logs.debug("store_trimmed", jobs=jobs, measurements=measurements, pages=pages)
 
     def _next(self) -> TableKey | None:
         keys = sorted(self._tables.every_key())

@@ -18,6 +18,8 @@ FILE_NAME = "nearhint.db"
 CORRUPT_KEPT = 4
 """Damaged databases that are kept: each may be as large as the store."""
 
+INCREMENTAL = 2
+"""What `PRAGMA auto_vacuum` calls: free pages go when that is asked for, see `give_back`."""
 WRITER_PRAGMAS: Mapping[str, int | str] = {
     "journal_mode": "wal",
     "synchronous": 2,  # FULL: an acknowledged commit survives power loss
@@ -76,6 +78,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
     connection = _connect(str(path))
     try:
         version = schema.version_of(connection)
+        # Before anything is written: only a new database takes it. It can give back free pages.
+        connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
         _set_pragmas(connection, WRITER_PRAGMAS)
         if version < schema.VERSION:
             migrate(connection)
@@ -131,6 +135,19 @@ def immediate(connection: sqlite3.Connection) -> Generator[None, None, None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def give_back(connection: sqlite3.Connection, *, keep: int, limit: int) -> int:
+    """Takes at most `limit` free pages beyond `keep` out of the file, within a transaction.
+
+    Returns how many these were: none of a database that was made without `INCREMENTAL`.
+    """
+    (before,) = connection.execute("PRAGMA freelist_count").fetchone()
+    for _ in range(min(limit, before - keep)):
+        # One each: of more, Python takes the first step and resets the statement.
+        connection.execute("PRAGMA incremental_vacuum(1)")
+    (after,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return int(before - after)
 
 
 @_damage_as_such()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import on_a_full_disk
-from tests.unit.daemon.stores import MEASUREMENT, Seen, with_store
+from tests.unit.daemon.stores import MEASUREMENT, Seen, direct, with_store
 from tests.unit.rules.tables import row, table
 
 from nearhint_daemon import trimming
-from nearhint_daemon.store import Store, Writing, queries
+from nearhint_daemon.store import Store, Writing, database, queries
 from nearhint_daemon.store.rows import JobRow, MeasurementRow
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.trimming import Trimmer
@@ -134,6 +137,56 @@ def test_ended_jobs_that_nobody_can_ask_for_are_forgotten(tmp_path: Path) -> Non
             f"restore/{'a' * 64}",
             *(f"regret//k/t/7/f/1/{at}" for at in range(6 - KEPT)),
         }
+
+    with_store(tmp_path, scenario)
+
+
+def test_what_was_forgotten_leaves_the_file_a_few_pages_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a store that its database alone fills is full for good."""
+    monkeypatch.setattr(trimming, "PAGES_KEPT", 10)
+    monkeypatch.setattr(trimming, "PAGES_A_TURN", 100)
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        def sized(connection: sqlite3.Connection) -> tuple[int, int]:
+            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            return free, pages
+
+        tables = TableIndex(store, clock=time.time)
+        await tables.publish(HELD)
+        await timed(store, "default", *[64] * 4000)
+        trimmer = Trimmer(store, tables)
+        sizes: list[tuple[int, int]] = []
+        while len(sizes) < 2 or sizes[-1] != sizes[-2]:
+            await trimmer.turn()
+            sizes.append(store.read_now(lambda reading: sized(reading.connection)))
+        assert len(left(store)) == KEPT + 1
+        full = [pages for _, pages in sizes]
+        assert full[0] > 2 * full[-1]
+        # Pages that say where others belong go beside them, one of some 800.
+        assert {before - after for before, after in pairwise(full[:-2])} <= {100, 101}
+        assert sizes[-1][0] == trimming.PAGES_KEPT
+        assert database.quick_check(store._inline.connection) == ()
+
+    with_store(tmp_path, scenario)
+    assert (tmp_path / database.FILE_NAME).stat().st_size < 2**20
+
+
+def test_a_database_of_before_that_gives_no_page_back_is_trimmed_all_the_same(
+    tmp_path: Path,
+) -> None:
+    with closing(direct(tmp_path)) as made:
+        made.execute("PRAGMA journal_mode = wal")  # the first page is written
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        tables = TableIndex(store, clock=time.time)
+        await tables.publish(HELD)
+        await timed(store, "default", *[64] * 4000)
+        for _ in range(3):
+            await Trimmer(store, tables).turn()
+        assert len(left(store)) == KEPT + 1
 
     with_store(tmp_path, scenario)
 
