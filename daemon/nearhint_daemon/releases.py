@@ -5,18 +5,23 @@ that a Kernel has no Variant is said by its Table, and that its lowering is wron
 clients ask for neither again, though the reason may be an error of ours that is no more. So both
 are taken back when a daemon starts with another version than the last one. What operators barred
 stays barred, and what failed stays in quarantine, for people to read.
+
+What versions before the last one made is forgotten then, but for Variants that Tables have: who
+goes back by one version finds all that it had.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import StoreReadOnly
-from nearhint_daemon.store import Reading, Store, Writing
+from nearhint_daemon.store import Reading, Store, Writing, queries
 from nearhint_daemon.store.rows import FallbackRow, MetaRow
 from nearhint_daemon.tables import TableIndex
+from nearhint_proto.v1 import types_pb2
 
 GAVE_UP = "gave_up_by_version"
 """The fact about the store: the version whose failures it has."""
@@ -32,8 +37,11 @@ async def try_again(store: Store, tables: TableIndex, *, compiler_version: str) 
         row = reading.get(MetaRow, GAVE_UP)
         return "" if row is None else row.value
 
-    if store.read_now(noted) == compiler_version:
+    last = store.read_now(noted)
+    if last == compiler_version:
         return
+    if last:
+        await _forget_all_but(store, tables, (last, compiler_version))
     with suppress(StoreReadOnly):
         given_up = [
             table
@@ -53,3 +61,18 @@ async def try_again(store: Store, tables: TableIndex, *, compiler_version: str) 
         lowerings = await store.write(take_back)
         if given_up or lowerings:
             logs.info("tried_again", kernels=len(given_up), lowerings=lowerings)
+
+
+async def _forget_all_but(store: Store, tables: TableIndex, versions: Sequence[str]) -> None:
+    served = [
+        variant.id
+        for key in tables.every_key()
+        if (entry := tables.entry(key)) is not None
+        for variant in types_pb2.Table.FromString(entry.message).variants
+    ]
+    with suppress(StoreReadOnly):
+        rows = await store.write(
+            lambda tx: queries.forget_versions(tx, kept=versions, served=served)
+        )
+        if rows:
+            logs.info("versions_forgotten", kept=" ".join(versions), rows=rows)

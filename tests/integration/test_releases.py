@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from tests.integration.daemon_in_process import running
 from tests.integration.fake_workers import FakeBenchPool, chain
 
 from nearhint_daemon import core as core_module
-from nearhint_daemon.store.rows import FallbackRow
+from nearhint_daemon.store import Store
+from nearhint_daemon.store.rows import (
+    FallbackRow,
+    JobRow,
+    LaunchRow,
+    PlanRow,
+    VariantRow,
+)
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 
 PROBLEM = "an error of ours"
+RowT = TypeVar("RowT")
 
 
 class Failing(FakeBenchPool):
@@ -38,6 +49,10 @@ async def table_of(folder: Path, bench: FakeBenchPool, *, asks: bool) -> types_p
             await daemon.client.tuned(registered, 64)
         (table,) = await daemon.client.tables_of(registered)
         return table
+
+
+def rows(store: Store, row_type: type[RowT], **equal: str) -> list[RowT]:
+    return store.read_now(lambda reading: list(reading.where(row_type, **equal)))
 
 
 @pytest.mark.parametrize("check", ["verify_variant", "check_lowering"])
@@ -90,7 +105,46 @@ def test_what_was_found_right_is_not_checked_again(
         async with running(tmp_path) as daemon:
             registered = await daemon.client.register(chain(1))
             assert await daemon.client.tables_of(registered) == [before]
-            rows = daemon.core.store.read_now(lambda reading: list(reading.where(FallbackRow)))
-            assert [row.verdict for row in rows] == ["ok"]
+            assert [row.verdict for row in rows(daemon.core.store, FallbackRow)] == ["ok"]
+
+    asyncio.run(scenario())
+
+
+def test_of_former_releases_the_last_one_is_kept_and_what_tables_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans and Variants of each release came on top of those of all before it."""
+
+    every = ("first", "second", "third", "fourth")
+
+    async def scenario() -> None:
+        monkeypatch.setattr(core_module, "COMPILER_VERSION", every[0])
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            (table,) = await daemon.client.tables_of(registered)
+            served = {variant.id for variant in table.variants}
+            (made, *_) = rows(daemon.core.store, VariantRow)
+            others = [
+                replace(made, schedule="unserved", id="1" * 64),
+                replace(made, schedule="refused", id="", state="rejected"),
+                replace(made, schedule="wrong", id="2" * 64, state="rejected"),
+            ]
+            await daemon.core.store.write(lambda tx: tx.put_all(others))
+        for last, version in pairwise(every):
+            monkeypatch.setattr(core_module, "COMPILER_VERSION", version)
+            async with running(tmp_path) as daemon:
+                store = daemon.core.store
+                registered = await daemon.client.register(chain(1))
+                await daemon.client.tuned(registered, 64, 128)
+                kept = {last, version}
+                assert {row.compiler_version for row in rows(store, PlanRow)} == kept
+                assert {row.compiler_version for row in rows(store, LaunchRow)} == kept
+                named = {part for job in rows(store, JobRow) for part in job.key.split("/")[-2:]}
+                assert named.intersection(every) == kept
+                variants = rows(store, VariantRow, compiler_version=every[0])
+                schedules = {row.schedule for row in variants}
+                assert schedules.isdisjoint({"unserved", "refused"}) == (every[0] not in kept)
+                assert {row.id for row in variants} >= {*served, "2" * 64}
 
     asyncio.run(scenario())

@@ -425,3 +425,33 @@ def prune_log(tx: Writing, *, usage_rows: int, event_rows: int) -> None:
 def forget_variants_of(tx: Writing, sha256: str) -> None:
     """Forgets the Variants of a binary that goes: they are built again if they are wanted again."""
     tx.connection.execute("DELETE FROM variants WHERE artifact = ?", (sha256,))
+
+
+def forget_versions(tx: Writing, *, kept: Sequence[str], served: Sequence[str]) -> int:
+    """Forgets Plans, Variants and ended jobs of all compiler versions but these; how many went.
+
+    Variants of Tables (`served`) stay: their binaries may have to be made again. So do those that
+    were built and rejected: an earlier generation of a Table may name them.
+    """
+    former = "compiler_version NOT IN (SELECT value FROM json_each(?1))"
+    versions = json.dumps(list(kept))
+    found = tx.connection.execute(
+        f"SELECT compiler_version FROM plans WHERE {former}"
+        f" UNION SELECT compiler_version FROM variants WHERE {former}",
+        (versions,),
+    )
+    names = {row[0] for row in found}
+    keys = tx.connection.execute("SELECT key FROM jobs WHERE state NOT IN ('queued', 'running')")
+    # The version is the last part of a key, or an effort follows.
+    jobs = [key for (key,) in keys if not names.isdisjoint(key.split("/")[-2:])]
+    tx.connection.executemany("DELETE FROM jobs WHERE key = ?", [(key,) for key in jobs])
+    gone = [
+        tx.connection.execute(f"DELETE FROM {table} WHERE {former}", (versions,)).rowcount
+        for table in ("plans", "launches")
+    ]
+    variants = tx.connection.execute(
+        f"DELETE FROM variants WHERE {former} AND NOT (state = 'rejected' AND id <> '')"
+        " AND id NOT IN (SELECT value FROM json_each(?2))",
+        (versions, json.dumps(list(served))),
+    )
+    return len(jobs) + sum(gone) + variants.rowcount
