@@ -25,6 +25,8 @@ CORRUPT_KEPT = 16
 """Files that are kept of those whose bytes did not have their hash."""
 BEFORE_ITS_ROW_S = 60.0
 """How long a file without a row is left alone: it may be about to get one."""
+SETTLED_NS = 2 * 10**9
+"""Of two changes that are no farther apart a folder may have the same time."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".part"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
@@ -36,6 +38,7 @@ class ArtifactFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._corrupt = root / "corrupt"
+        self._sizes: dict[str, tuple[int, int]] = {}
         root.mkdir(mode=0o700, exist_ok=True)
         self._corrupt.mkdir(mode=0o700, exist_ok=True)
         for left in root.glob(f"??/*{_TEMPORARY}"):
@@ -98,10 +101,25 @@ class ArtifactFiles:
 
     def size_bytes(self) -> int:
         """Bytes of all files; some may come and go meanwhile."""
+        return sum(self._size_of(folder) for folder in self._root.glob("??"))
+
+    def _size_of(self, folder: Path) -> int:
+        """Bytes of a folder's files: what they were, unless files came or went since.
+
+        None is written twice, and a folder's time is that of the last that came or went.
+        """
         total = 0
-        for path in self._root.glob("??/*"):
-            with suppress(FileNotFoundError):
-                total += path.lstat().st_size
+        with suppress(FileNotFoundError):
+            changed_ns = folder.stat().st_mtime_ns
+            known = self._sizes.get(folder.name)
+            if known is not None and known[0] == changed_ns:
+                return known[1]
+            is_settled = time.time_ns() - changed_ns > SETTLED_NS
+            for path in folder.glob("*"):
+                with suppress(FileNotFoundError):
+                    total += path.lstat().st_size
+            if is_settled:
+                self._sizes[folder.name] = (changed_ns, total)
         return total
 
     @contextmanager

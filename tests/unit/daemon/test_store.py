@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -25,14 +24,11 @@ from tests.unit.daemon.stores import (
 from nearhint_compiler.ir.text import kernel_id, parse_kernel
 from nearhint_compiler.schedule import parse_schedule
 from nearhint_daemon.errors import (
-    ArtifactCorrupt,
-    ArtifactUnknown,
     SchemaTooNew,
     StoreError,
     StoreReadOnly,
 )
 from nearhint_daemon.store import Reading, Store, Writing, database, migrations, queries
-from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_daemon.store.rows import (
     ActRow,
     ArtifactRow,
@@ -53,7 +49,7 @@ from nearhint_daemon.store.shapes import SHAPES
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules import expr as ex
-from nearhint_rules.canonical import content_hash, identity
+from nearhint_rules.canonical import identity
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 REGRET = RegretRow(
@@ -508,54 +504,6 @@ def test_a_database_that_somebody_else_holds_is_tried_again(tmp_path: Path) -> N
         other.close()
 
     with_store(tmp_path, scenario)
-
-
-def test_an_artifact_is_kept_by_content_and_checked_at_every_read(tmp_path: Path) -> None:
-    files = ArtifactFiles(tmp_path / "artifacts")
-    sha256 = files.put(b"binary")
-    assert sha256 == content_hash(b"binary")
-    assert files.get(sha256) == b"binary"
-    path = tmp_path / "artifacts" / sha256[:2] / sha256
-    path.write_bytes(b"binarz")
-    with pytest.raises(ArtifactCorrupt):
-        files.get(sha256)
-    with pytest.raises(ArtifactUnknown):
-        files.get(sha256)
-    assert len(list((tmp_path / "artifacts" / "corrupt").iterdir())) == 1
-
-
-@pytest.mark.parametrize("name", ["", "x" * 64, "../" * 10, "0" * 63, "A" * 64, "0" * 64 + "\n"])
-def test_only_a_hash_names_an_artifact(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ArtifactUnknown):
-        ArtifactFiles(tmp_path / "artifacts").get(name)
-
-
-def test_what_a_crash_left_of_a_write_is_swept(tmp_path: Path) -> None:
-    files = ArtifactFiles(tmp_path / "artifacts")
-    sha256 = files.put(b"binary")
-    left = tmp_path / "artifacts" / sha256[:2] / f"{sha256}.1.2.part"
-    left.write_bytes(b"bin")
-    ArtifactFiles(tmp_path / "artifacts")
-    assert not left.exists()
-    assert files.get(sha256) == b"binary"
-
-
-def test_files_that_go_while_they_are_counted_are_not_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A finished write renames its file, an eviction removes one."""
-    files = ArtifactFiles(tmp_path / "artifacts")
-    gone, kept = files.put(b"binary"), files.put(b"another")
-    lstat = Path.lstat
-
-    def racing(path: Path) -> os.stat_result:
-        if path.name == gone:
-            files.remove(gone)
-        return lstat(path)
-
-    monkeypatch.setattr(Path, "lstat", racing)
-    assert files.size_bytes() == len(b"another")
-    assert files.get(kept) == b"another"
 
 
 def test_a_row_of_an_artifact_comes_after_its_file(tmp_path: Path) -> None:
