@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, QueueFull, StoreReadOnly
@@ -21,6 +22,8 @@ from nearhint_daemon.tuning.variants import LOST, Variants
 RESTORE = "restore"
 ROOM_SHARE = 0.9
 """How full the store is after room was made."""
+FILES_AT_ONCE = 64
+"""That are removed before another read has its turn: each may take a disk milliseconds."""
 
 
 class Restorer:
@@ -128,6 +131,12 @@ class Restorer:
 
         return self._store.read_now(read)
 
+    def _remove(self, rows: Sequence[ArtifactRow], reading: Reading) -> None:
+        """Removes files, but for what was made again since its row went."""
+        for row in rows:
+            if reading.get(ArtifactRow, row.sha256) is None:
+                self._store.files.remove(row.sha256)
+
     async def _evict(self, wanted_bytes: int) -> None:
         rows = await self._store.read(queries.artifacts_by_use)
         known = frozenset(row.sha256 for row in rows)
@@ -150,7 +159,7 @@ class Restorer:
                 tx.delete(ArtifactRow, row.sha256, actor=DAEMON, reason="evicted", at_s=at_s)
 
         await self._store.write(delete)
-        for row in gone:
-            self._store.files.remove(row.sha256)
+        for start in range(0, len(gone), FILES_AT_ONCE):
+            await self._store.read(partial(self._remove, gone[start : start + FILES_AT_ONCE]))
         if gone:
             logs.info("artifacts_evicted", count=len(gone))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from tests.integration.statuses import details
 from tests.integration.waiting import until
 from tests.unit.daemon.stores import Commit
 
+from nearhint_daemon.errors import ArtifactUnknown
+from nearhint_daemon.restoring import FILES_AT_ONCE
 from nearhint_daemon.store import Writing, database, queries
 from nearhint_daemon.store.artifacts import BEFORE_ITS_ROW_S
 from nearhint_daemon.store.rows import ArtifactRow, VariantRow
@@ -205,6 +209,60 @@ def test_binaries_that_no_row_knows_make_room(tmp_path: Path) -> None:
     (tmp_path / "state" / database.FILE_NAME).unlink()
     assert len(files()) > 1
     asyncio.run(after())
+
+
+def test_files_that_make_room_are_removed_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be tens of thousands: a disk that takes milliseconds for each held up all calls."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            store = daemon.core.store
+            kept = [await store.put_artifact(b"%d" % number) for number in range(FILES_AT_ONCE + 3)]
+            threads: set[int] = set()
+            remove = store.files.remove
+
+            def removing(sha256: str) -> None:
+                threads.add(threading.get_ident())
+                remove(sha256)
+
+            monkeypatch.setattr(store.files, "remove", removing)
+            await daemon.core.restorer.make_room(0)
+            assert threads
+            assert threading.get_ident() not in threads
+            for sha256 in kept:
+                with pytest.raises(ArtifactUnknown):
+                    await store.get_artifact(sha256)
+            assert store.read_now(lambda reading: reading.count(ArtifactRow)) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_binary_that_is_made_again_while_it_makes_room_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            store = daemon.core.store
+            again = await store.put_artifact(b"again")
+            gone = await store.put_artifact(b"gone")
+            write = store.write
+
+            async def writing(work: Callable[[Writing], object]) -> object:
+                done = await write(work)
+                if store.read_now(lambda reading: reading.get(ArtifactRow, gone)) is None:
+                    monkeypatch.setattr(store, "write", write)
+                    await store.put_artifact(b"again")
+                return done
+
+            monkeypatch.setattr(store, "write", writing)
+            await daemon.core.restorer.make_room(0)
+            assert await store.get_artifact(again) == b"again"
+            with pytest.raises(ArtifactUnknown):
+                await store.get_artifact(gone)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("act", ["pin", "roll back"])
