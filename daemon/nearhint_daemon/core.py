@@ -23,6 +23,7 @@ from nearhint_daemon.errors import (
     KernelUnknown,
     StoreDamaged,
     StoreError,
+    StoreFull,
     StoreReadOnly,
     ToolchainMissing,
 )
@@ -363,6 +364,8 @@ class Core:
         ]
         if self.store.is_read_only:
             found.append("the disk takes no writes: results are served, none are made")
+        if self.restorer.is_stuck:
+            found.append(f"the store is full, no new Program is taken; {StoreFull.hint}")
         if self.store.damage:
             found.append(f"{self.store.damage}; {StoreDamaged.hint}")
         return tuple(found)

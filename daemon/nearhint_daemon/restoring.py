@@ -48,6 +48,7 @@ class Restorer:
         self._jobs = jobs
         self._used: dict[str, int] = {}
         self.is_full = False
+        self.is_stuck = False
 
     async def fetch(self, sha256: str) -> bytes:
         """A binary whose hash was checked just now.
@@ -83,10 +84,11 @@ class Restorer:
 
         Those that no row knows go first. Those of Kernels that are being tuned stay, as some of
         them are about to be ranked. `is_full` says whether it was: nothing new is then registered
-        until there is room.
+        until there is room. `is_stuck` says that it is so after room was made, too.
         """
         size = sum((await asyncio.to_thread(self._store.size_bytes)).values())
-        self.is_full = size > limit_bytes
+        was_full, self.is_full = self.is_full, size > limit_bytes
+        self._set_stuck(was_full and self.is_full, size_bytes=size, limit_bytes=limit_bytes)
         used, self._used = self._used, {}
         try:
             if used:
@@ -97,6 +99,13 @@ class Restorer:
                 await self._evict(size - int(limit_bytes * ROOM_SHARE))
         except StoreReadOnly:
             return
+
+    def _set_stuck(self, is_stuck: bool, *, size_bytes: int, limit_bytes: int) -> None:
+        if is_stuck and not self.is_stuck:
+            logs.warning("store_full", size_bytes=size_bytes, limit_bytes=limit_bytes)
+        elif self.is_stuck and not is_stuck:
+            logs.info("store_has_room", size_bytes=size_bytes)
+        self.is_stuck = is_stuck
 
     async def _ask_for(self, sha256: str) -> None:
         rows: tuple[VariantRow, ...] = self._store.read_now(

@@ -20,6 +20,7 @@ from tests.integration.statuses import details
 from tests.integration.waiting import until
 from tests.unit.daemon.stores import Commit
 
+from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactUnknown
 from nearhint_daemon.restoring import FILES_AT_ONCE
 from nearhint_daemon.store import Writing, database, queries
@@ -27,7 +28,7 @@ from nearhint_daemon.store.artifacts import BEFORE_ITS_ROW_S
 from nearhint_daemon.store.rows import ArtifactRow, VariantRow
 from nearhint_daemon.tuning.publishing import Timed
 from nearhint_daemon.tuning.tasks import Task
-from nearhint_proto.v1 import kernel_service_pb2, types_pb2, worker_pb2
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, types_pb2, worker_pb2
 from nearhint_rules.table import Table
 
 
@@ -209,6 +210,41 @@ def test_binaries_that_no_row_knows_make_room(tmp_path: Path) -> None:
     (tmp_path / "state" / database.FILE_NAME).unlink()
     assert len(files()) > 1
     asyncio.run(after())
+
+
+def test_a_store_that_stays_full_is_a_problem_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes whose Programs are refused run the original ops, and nothing else says why."""
+    told: list[str] = []
+    for name in ("info", "warning"):
+        monkeypatch.setattr(logs, name, lambda event, **fields: told.append(event))
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            restorer = daemon.core.restorer
+            await daemon.client.register(chain(1))
+            told.clear()
+            await restorer.make_room(0)
+            assert daemon.core.problems() == (), "there may be room now"
+            for _ in range(2):
+                await restorer.make_room(0)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.register(chain(2))
+            assert details(caught.value)["reason"] == "STORE_FULL"
+            status = await daemon.client.admin.GetStatus(admin_service_pb2.GetStatusRequest())
+            (problem,) = status.problems
+            assert "the store is full" in problem
+            assert "max_store_bytes" in problem
+            await restorer.make_room(2**40)
+            assert daemon.core.problems() == ()
+            await daemon.client.register(chain(2))
+            assert [event for event in told if event.startswith("store_")] == [
+                "store_full",
+                "store_has_room",
+            ]
+
+    asyncio.run(scenario())
 
 
 def test_files_that_make_room_are_removed_beside_the_loop(
