@@ -10,6 +10,7 @@ whichever Schedule gives it.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from collections import Counter
@@ -89,10 +90,14 @@ class Quarantine:
         try:
             self._root.mkdir(mode=0o700, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
-            (folder / "key.txt").write_text(key + "\n", encoding="utf-8")
-            for name, content in files.items():
-                if _FILE_NAME.fullmatch(name):
-                    (folder / name).write_text(content[:FILE_LIMIT_BYTES], encoding="utf-8")
+            before = {path.name for path in folder.iterdir() if path.is_file()}
+            written = {"key.txt": key + "\n"}
+            written |= {name: text for name, text in files.items() if _FILE_NAME.fullmatch(name)}
+            for name, content in written.items():
+                (folder / name).write_text(content[:FILE_LIMIT_BYTES], encoding="utf-8")
+            for name in before.difference(written):
+                (folder / name).unlink()  # of another failure of the same key
+            os.utime(folder)
             self._drop_oldest()
         except OSError as error:
             logs.warning("reproducer_not_kept", key=key, problem=str(error))

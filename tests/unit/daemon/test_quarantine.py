@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.unit.daemon.stores import Seen, with_store
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import StoreReadOnly
+from nearhint_daemon.operating import quarantine as quarantine_module
 from nearhint_daemon.operating.quarantine import KILLED_FAILURES, Quarantine
 from nearhint_daemon.store import Store
 from nearhint_daemon.workers.errors import WorkerDied, WorkerKilled
@@ -71,5 +73,27 @@ def test_a_key_is_given_up_where_its_reproducer_finds_no_folder(
         assert quarantine.find("key") is not None
         assert (tmp_path / row.reproducer / "key.txt").exists() is is_there_again
         assert ("reproducer_not_kept" in told) is not is_there_again
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_reproducer_that_is_written_again_is_new_and_of_the_last_failure_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine_module, "FOLDERS_LIMIT", 3)
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        quarantine = Quarantine(store, tmp_path / "quarantine", clock=time.time)
+        kept = {
+            key: tmp_path / quarantine.keep(key, {"stderr.txt": "of the compiler"})
+            for key in ("first", "second", "third")
+        }
+        for long_ago, folder in enumerate(kept.values()):
+            os.utime(folder, (long_ago, long_ago))
+        quarantine.keep("first", {"schedule.txt": "of the verification"})
+        quarantine.keep("fourth", {})
+        assert {key for key, folder in kept.items() if folder.exists()} == {"first", "third"}
+        names = {path.name for path in kept["first"].iterdir()}
+        assert names == {"key.txt", "schedule.txt"}
 
     with_store(tmp_path, scenario)
