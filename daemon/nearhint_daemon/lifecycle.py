@@ -12,6 +12,7 @@ import resource
 import signal
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -84,7 +85,7 @@ async def _live(config: Config, make_pools: MakePools) -> None:
     metrics_file = config.state_dir / METRICS_ADDRESS_NAME
     await core.start()
     try:
-        metrics_file.unlink(missing_ok=True)
+        _remove(metrics_file)
         if config.metrics_port != METRICS_OFF:
             core.metrics_address = await _listen(endpoint, config.metrics_port)
             try:
@@ -103,7 +104,7 @@ async def _live(config: Config, make_pools: MakePools) -> None:
     finally:
         server.remove_socket()
         await endpoint.stop()
-        metrics_file.unlink(missing_ok=True)
+        _remove(metrics_file)
         await core.stop()
     logs.info("stopped")
 
@@ -123,6 +124,12 @@ async def _listen(endpoint: Endpoint, port: int) -> str:
         raise InvalidConfiguration(
             f"metrics_port {port}: {error.strerror or error}", field="metrics_port"
         ) from None
+
+
+def _remove(path: Path) -> None:
+    """What cannot be removed, as on a disk that is read-only by now, is left."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def _write(path: Path, line: str) -> None:

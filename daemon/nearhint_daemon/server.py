@@ -104,8 +104,8 @@ class Server:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def remove_socket(self) -> None:
-        """Removes the socket, if what is at its path is still ours."""
-        with suppress(FileNotFoundError):
+        """Removes the socket, if what is at its path is still ours and can be removed."""
+        with suppress(OSError):
             if self._socket_path.lstat().st_ino == self._inode:
                 self._socket_path.unlink()
 

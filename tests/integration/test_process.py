@@ -37,6 +37,7 @@ from nearhint.counters import Counters
 from nearhint.demo.daemon import DemoDaemon
 from nearhint_daemon.exit_codes import ExitCode
 from nearhint_daemon.lifecycle import DESCRIPTORS
+from nearhint_daemon.store import database
 from nearhint_proto.v1 import admin_service_pb2, operation_service_pb2
 
 DONE = operation_service_pb2.OPERATION_STATE_DONE
@@ -197,6 +198,24 @@ def test_a_terminal_that_closes_drains_it_unless_it_is_to_outlive_that(tmp_path:
             daemon.start()
         os.kill(daemon.pid, signal.SIGHUP)
         assert daemon.status().state == "serving"
+
+
+def test_what_cannot_be_removed_at_the_end_keeps_nothing_from_being_closed(tmp_path: Path) -> None:
+    """As where a failing disk has been mounted read-only since, or a folder was replaced."""
+    with daemon_in(tmp_path, flags=("--metrics-port", "0")) as daemon:
+        daemon.start()
+        address = daemon.state_dir / "metrics_address"
+        address.unlink()
+        address.mkdir()
+        (tmp_path / "run").rename(tmp_path / "moved")
+        (tmp_path / "run").write_text("no folder")
+        assert daemon.terminate() == ExitCode.OK, daemon.log.read_text()
+        assert "Traceback" not in daemon.log.read_text()
+        assert not (daemon.state_dir / f"{database.FILE_NAME}-wal").exists()
+        # Nor does the next one need what is left.
+        (tmp_path / "run").unlink()
+        daemon.start()
+        assert daemon.terminate() == ExitCode.OK, daemon.log.read_text()
 
 
 @pytest.mark.parametrize("name", ["a b%20c#d?e", os.fsdecode(b"no UTF-8 \xff")])
