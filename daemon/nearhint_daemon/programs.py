@@ -212,7 +212,7 @@ class Programs:
         except WorkerRefused as refusal:
             self._quarantine.keep(row.key, refusal.reproducer)
             raise
-        rows = self._rows(key, lowered)
+        rows = await asyncio.to_thread(self._rows, key, lowered)
 
         def keep(tx: Writing) -> None:
             for made in rows:

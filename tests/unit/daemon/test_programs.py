@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.integration.daemon_in_process import kernels_in, running
 from tests.integration.fake_workers import chain, lowered
 
+from nearhint_daemon import programs
 from nearhint_daemon.errors import WorkerRefused
 from nearhint_daemon.programs import _agreeing
 from nearhint_proto.v1 import worker_pb2 as pb
@@ -61,3 +67,26 @@ def test_what_contradicts_itself_is_refused(
     with pytest.raises(WorkerRefused, match=problem) as caught:
         _agreeing(message, PROGRAM.id)
     assert caught.value.worker_code == "LOWERING_INVALID"
+
+
+def test_what_a_large_program_became_is_read_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of hundreds of Kernels it takes tenths of a second, in which others were not answered."""
+    threads: list[int] = []
+    agreeing = programs._agreeing
+
+    def reading(*args: Any) -> Any:
+        threads.append(threading.get_ident())
+        return agreeing(*args)
+
+    monkeypatch.setattr(programs, "_agreeing", reading)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(PROGRAM)
+            assert len(kernels_in(registered.plan)) == 2
+            (thread,) = threads
+            assert thread != threading.get_ident()
+
+    asyncio.run(scenario())
