@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ from tests.integration.fake_workers import (
 from tests.integration.waiting import until
 
 from nearhint_daemon.services.requests import read_sizes
-from nearhint_daemon.store import Reading
-from nearhint_daemon.store.rows import JobRow
+from nearhint_daemon.store import Reading, queries
+from nearhint_daemon.store.rows import JobRow, MeasurementRow
 from nearhint_daemon.traffic import histograms as traffic_module
 from nearhint_daemon.traffic.histograms import SIZES_LIMIT
 from nearhint_daemon.traffic.placing import LEAST_CALLS
@@ -177,6 +178,44 @@ def test_hints_follow_a_mix_of_requests_that_changes(tmp_path: Path) -> None:
             assert replay.hints() == high
             assert len(replay.jobs()) == jobs
             assert moves.labels("wanted")._value.get() == tuned
+
+    asyncio.run(scenario())
+
+
+def test_traffic_has_sizes_timed_with_the_threads_of_its_target(tmp_path: Path) -> None:
+    """However much was timed on another Target since: rows of one Table are to be compared."""
+
+    async def scenario() -> None:
+        async with running(
+            tmp_path, threads=2, hint_budget=BUDGET, traffic_half_life_s=HALF_LIFE_S
+        ) as daemon:
+            store = daemon.core.store
+            registered = await daemon.client.register(chain(1, high=100_000))
+            request = kernel_service_pb2.EnsureKernelsRequest(
+                program_id=registered.program_id,
+                target_id=registered.target_id,
+                hints=[convert.size_hint_to_proto({"s0": LOW[0]})],
+                client_id="test",
+                threads=3,
+            )
+            asked = await daemon.client.kernels.EnsureKernels(request, timeout=20)
+            await daemon.client.finished(asked.operation.id)
+            (made, *_) = store.read_now(lambda reading: list(reading.where(MeasurementRow)))
+            assert made.threads == 3
+            elsewhere = [
+                replace(made, target="e" * 64, dims=str(size), threads=8, superseded_by=0)
+                for size in range(100)
+            ]
+            await store.write(
+                lambda tx: [queries.append_measurement(tx, each) for each in elsewhere]
+            )
+            replay = Replay(daemon, registered.program_id, *kernels_in(registered.plan))
+            await replay.run(log(HIGH), reports=30)
+            rows = store.read_now(
+                lambda reading: list(reading.where(MeasurementRow, target=registered.target_id))
+            )
+            assert any(within(int(row.dims), HIGH) for row in rows)
+            assert {row.threads for row in rows} == {3}
 
     asyncio.run(scenario())
 

@@ -142,9 +142,10 @@ def prune_measurements(
 
 def last_threads(reading: Reading, namespace: str, kernel: str, target: str) -> int | None:
     """The threads that a Kernel was measured with last."""
+    # The index has the newest by itself; sorted by it, all rows would be read.
     found = reading.scalar(
-        "SELECT threads FROM measurements WHERE namespace = ? AND kernel = ? AND target = ?"
-        " ORDER BY id DESC LIMIT 1",
+        "SELECT threads FROM measurements WHERE id = (SELECT max(id) FROM measurements"
+        " WHERE namespace = ? AND kernel = ? AND target = ?)",
         (namespace, kernel, target),
     )
     return None if found is None else int(found)

@@ -58,8 +58,6 @@ PROBES_A_LOOK = 8
 """Sizes of a Kernel that are probed together; then it is looked at again."""
 KERNELS_A_TURN = 256
 DECISIONS_A_TURN = 8
-NEWEST = 64
-"""Measurements of a Kernel among which its Target's is looked for."""
 REFUSED_LIMIT = 4096
 REFUSED_FOR_S = 3600.0
 """How long sizes are not tried again that could not be brought to a Table."""
@@ -432,14 +430,11 @@ class Placer:
         step = next((step for step in launched if step.fallback == met.fallback), None)
         if step is None:
             return None
-        newest = await self._store.read(
-            lambda reading: queries.newest_measurements(reading, namespace, kernel, limit=NEWEST)
-        )
-        threads = next((row.threads for row in newest if row.target == target), self._threads)
+        threads = await self._store.read(lambda reading: queries.last_threads(reading, *key))
         return Wish(
             table_key=key,
             fallback=step.fallback,
             dims=met.dims,
             near={new: sizes[old] for new, old in step.renamed.items()},
-            threads=threads,
+            threads=self._threads if threads is None else threads,
         )
