@@ -22,8 +22,15 @@ from tests.integration.operated import FAST, REASON, SLOW, Tuned, default, go, s
 from tests.integration.statuses import details
 
 from nearhint_daemon.jobs import queue
+from nearhint_daemon.services import operating
 from nearhint_daemon.store import Writing
-from nearhint_daemon.store.rows import JobRow, VariantRow
+from nearhint_daemon.store.rows import (
+    ActRow,
+    JobRow,
+    QuarantinedVariantRow,
+    QuarantineRow,
+    VariantRow,
+)
 from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_daemon.tuning.publishing import Timed
 from nearhint_daemon.tuning.tasks import Task
@@ -393,6 +400,48 @@ def test_what_the_daemon_gave_up_on_is_listed_with_its_reproducer(tmp_path: Path
         assert not (await kernel.client.admin.ListQuarantine(elsewhere, timeout=20)).quarantined
 
     go(tmp_path, scenario, bench=FakeBenchPool(faults=crash))
+
+
+def test_what_is_listed_of_a_kernel_or_target_does_not_depend_on_how_much_others_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operating, "LISTED_LIMIT", 3)
+    monkeypatch.setattr(operating, "ACTS_LIMIT", 3)
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        await kernel.pin(SLOW)
+        await kernel.quarantine(FAST)
+        store, mine = daemon.core.store, kernel.registered.target_id
+        name = kernel.kernel
+        (bar,) = store.read_now(lambda reading: list(reading.where(QuarantinedVariantRow)))
+        acts = store.read_now(lambda reading: list(reading.where(ActRow)))
+        await daemon.core.quarantine.give_up(
+            f"variant//{name}/{mine}/{SLOW}", kind="variant", loss=died()
+        )
+        (given_up,) = store.read_now(lambda reading: list(reading.where(QuarantineRow)))
+        other, later = "e" * 64, 2**32
+        rows = [
+            row
+            for number in range(5)
+            for row in (
+                replace(bar, target=other, variant=f"{number:064}", at_s=later),
+                replace(acts[0], target=other, seq=later + number),
+                replace(
+                    given_up, key=f"variant//{other}/{mine}/{number}", created_at_s=later + number
+                ),
+            )
+        ]
+        await store.write(lambda tx: tx.put_all(rows))
+        admin = kernel.client.admin
+        request = pb.ListQuarantineRequest(kernel=name, target_id=mine)
+        listed = (await admin.ListQuarantine(request, timeout=20)).quarantined
+        assert sorted(each.schedule for each in listed) == sorted([FAST, SLOW])
+        history = pb.ListGenerationsRequest(kernel=name, target_id=mine)
+        found = (await admin.ListGenerations(history, timeout=20)).acts
+        assert [each.seq for each in found] == sorted((row.seq for row in acts), reverse=True)
+
+    go(tmp_path, scenario)
 
 
 def test_a_program_that_the_daemon_gave_up_on_is_listed_with_its_key(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, islice
 
 from nearhint_daemon.core import Core
 from nearhint_daemon.errors import InvalidRequest, KernelUnknown
@@ -101,10 +101,10 @@ class OperatingCalls:
 
         def read(reading: Reading) -> tuple[list[pb.Generation], list[pb.Act]]:
             rows = queries.tables_kept(reading, namespace, kernel.id)
-            acts = queries.acts_on(reading, namespace, kernel.id, limit=ACTS_LIMIT)
+            acts = queries.acts_on(reading, namespace, kernel.id, target=target, limit=ACTS_LIMIT)
             return (
                 _generations(row for row in rows if row.target.startswith(target)),
-                [_act(row) for row in acts if row.target.startswith(target)],
+                [_act(row) for row in acts],
             )
 
         generations, acts = await self._core.store.read(read)
@@ -155,15 +155,17 @@ class OperatingCalls:
         target = _target(request.target_id)
 
         def read(reading: Reading) -> list[pb.QuarantinedVariant]:
-            barred = queries.quarantined_variants(reading, namespace, kernel, limit=LISTED_LIMIT)
-            given_up = map(_given_up, queries.quarantined_keys(reading, limit=LISTED_LIMIT))
-            mine = [
+            barred = queries.quarantined_variants(
+                reading, namespace, kernel, target=target, limit=LISTED_LIMIT
+            )
+            mine = (
                 message
-                for space, message in given_up
-                if space == namespace and kernel in ("", message.kernel)
-            ]
-            every = [*map(_quarantined, barred), *mine]
-            both = [message for message in every if message.target_id.startswith(target)]
+                for space, message in map(_given_up, queries.quarantined_keys(reading))
+                if space == namespace
+                and kernel in ("", message.kernel)
+                and message.target_id.startswith(target)
+            )
+            both = [*map(_quarantined, barred), *islice(mine, LISTED_LIMIT)]
             if not both:
                 _check_known(reading, target)
             return sorted(both, key=lambda each: -each.at_s)[:LISTED_LIMIT]

@@ -72,10 +72,15 @@ def record_act(tx: Writing, row: ActRow) -> None:
     )
 
 
-def acts_on(reading: Reading, namespace: str, kernel: str, *, limit: int) -> tuple[ActRow, ...]:
-    """What was done to a Kernel, the newest first."""
-    clause = " WHERE namespace = ? AND kernel = ? ORDER BY seq DESC LIMIT ?"
-    return tuple(reading.select(ActRow, clause, (namespace, kernel, limit)))
+def acts_on(
+    reading: Reading, namespace: str, kernel: str, *, target: str = "", limit: int
+) -> tuple[ActRow, ...]:
+    """What was done to a Kernel on Targets that start so, the newest first."""
+    clause = (
+        " WHERE namespace = ?1 AND kernel = ?2 AND substr(target, 1, length(?3)) = ?3"
+        " ORDER BY seq DESC LIMIT ?4"
+    )
+    return tuple(reading.select(ActRow, clause, (namespace, kernel, target, limit)))
 
 
 def append_measurement(tx: Writing, row: MeasurementRow) -> int:
@@ -383,19 +388,22 @@ def is_measured(reading: Reading, namespace: str, kernel: str, target: str, subj
 
 
 def quarantined_variants(
-    reading: Reading, namespace: str, kernel: str, *, limit: int
+    reading: Reading, namespace: str, kernel: str, *, target: str = "", limit: int
 ) -> tuple[QuarantinedVariantRow, ...]:
-    """The Variants that operators barred (of a Kernel, unless that is empty), the newest first."""
+    """The Variants that operators barred, the newest first.
+
+    Of a Kernel, unless that is empty, and on Targets that start so.
+    """
     clause = (
-        " WHERE namespace = ?1 AND (?2 = '' OR kernel = ?2) ORDER BY at_s DESC, variant LIMIT ?3"
+        " WHERE namespace = ?1 AND (?2 = '' OR kernel = ?2)"
+        " AND substr(target, 1, length(?3)) = ?3 ORDER BY at_s DESC, variant LIMIT ?4"
     )
-    return tuple(reading.select(QuarantinedVariantRow, clause, (namespace, kernel, limit)))
+    return tuple(reading.select(QuarantinedVariantRow, clause, (namespace, kernel, target, limit)))
 
 
-def quarantined_keys(reading: Reading, *, limit: int) -> tuple[QuarantineRow, ...]:
+def quarantined_keys(reading: Reading) -> Iterator[QuarantineRow]:
     """The keys that the daemon gave up on, the newest first."""
-    clause = " ORDER BY created_at_s DESC, key LIMIT ?"
-    return tuple(reading.select(QuarantineRow, clause, (limit,)))
+    return reading.select(QuarantineRow, " ORDER BY created_at_s DESC, key")
 
 
 def artifacts_by_use(reading: Reading) -> tuple[ArtifactRow, ...]:
