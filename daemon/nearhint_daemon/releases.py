@@ -7,7 +7,8 @@ are taken back when a daemon starts with another version than the last one. What
 stays barred, and what failed stays in quarantine, for people to read.
 
 What versions before the last one made is forgotten then, but for Variants that Tables have: who
-goes back by one version finds all that it had.
+goes back by one version finds all that it had. What was searched where stays known: idle time
+refines hints that nobody asks for again.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from dataclasses import replace
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import StoreReadOnly
+from nearhint_daemon.programs import LOWER
 from nearhint_daemon.store import Reading, Store, Writing, queries
 from nearhint_daemon.store.rows import FallbackRow, MetaRow
 from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.tuning.compiling import COMPILE
 from nearhint_proto.v1 import types_pb2
 
 GAVE_UP = "gave_up_by_version"
 """The fact about the store: the version whose failures it has."""
+
+MADE_BY = (LOWER, COMPILE)
+"""Kinds of jobs that make Plans and Variants, and would count as done though these are gone."""
 
 
 async def try_again(store: Store, tables: TableIndex, *, compiler_version: str) -> None:
@@ -72,7 +78,7 @@ async def _forget_all_but(store: Store, tables: TableIndex, versions: Sequence[s
     ]
     with suppress(StoreReadOnly):
         rows = await store.write(
-            lambda tx: queries.forget_versions(tx, kept=versions, served=served)
+            lambda tx: queries.forget_versions(tx, kept=versions, served=served, kinds=MADE_BY)
         )
         if rows:
             logs.info("versions_forgotten", kept=" ".join(versions), rows=rows)

@@ -13,6 +13,7 @@ from tests.integration.daemon_in_process import running
 from tests.integration.fake_workers import FakeBenchPool, chain
 
 from nearhint_daemon import core as core_module
+from nearhint_daemon.programs import LOWER
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import (
     FallbackRow,
@@ -140,11 +141,17 @@ def test_of_former_releases_the_last_one_is_kept_and_what_tables_have(
                 kept = {last, version}
                 assert {row.compiler_version for row in rows(store, PlanRow)} == kept
                 assert {row.compiler_version for row in rows(store, LaunchRow)} == kept
-                named = {part for job in rows(store, JobRow) for part in job.key.split("/")[-2:]}
-                assert named.intersection(every) == kept
+                lowered = {job.key.split("/")[-1] for job in rows(store, JobRow, kind=LOWER)}
+                assert lowered == kept
+                searched = {part for job in rows(store, JobRow) for part in job.key.split("/")}
+                assert every[0] in searched, "idle time refines what it says was searched"
                 variants = rows(store, VariantRow, compiler_version=every[0])
                 schedules = {row.schedule for row in variants}
                 assert schedules.isdisjoint({"unserved", "refused"}) == (every[0] not in kept)
                 assert {row.id for row in variants} >= {*served, "2" * 64}
+        # Who goes back farther has its Plans made anew.
+        monkeypatch.setattr(core_module, "COMPILER_VERSION", every[0])
+        async with running(tmp_path) as daemon:
+            assert (await daemon.client.register(chain(1))).plan.steps
 
     asyncio.run(scenario())

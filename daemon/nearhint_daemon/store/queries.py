@@ -436,11 +436,14 @@ def forget_variants_of(tx: Writing, sha256: str) -> None:
     tx.connection.execute("DELETE FROM variants WHERE artifact = ?", (sha256,))
 
 
-def forget_versions(tx: Writing, *, kept: Sequence[str], served: Sequence[str]) -> int:
-    """Forgets Plans, Variants and ended jobs of all compiler versions but these; how many went.
+def forget_versions(
+    tx: Writing, *, kept: Sequence[str], served: Sequence[str], kinds: Sequence[str]
+) -> int:
+    """Forgets the Plans and Variants of all compiler versions but these; how many rows went.
 
-    Variants of Tables (`served`) stay: their binaries may have to be made again. So do those that
-    were built and rejected: an earlier generation of a Table may name them.
+    With them go the ended jobs of these `kinds`, which made them. Variants of Tables (`served`)
+    stay: their binaries may have to be made again. So do those that were built and rejected: an
+    earlier generation of a Table may name them.
     """
     former = "compiler_version NOT IN (SELECT value FROM json_each(?1))"
     versions = json.dumps(list(kept))
@@ -450,9 +453,13 @@ def forget_versions(tx: Writing, *, kept: Sequence[str], served: Sequence[str]) 
         (versions,),
     )
     names = {row[0] for row in found}
-    keys = tx.connection.execute("SELECT key FROM jobs WHERE state NOT IN ('queued', 'running')")
+    ended = tx.connection.execute(
+        "SELECT key FROM jobs WHERE state NOT IN ('queued', 'running')"
+        " AND kind IN (SELECT value FROM json_each(?))",
+        (json.dumps(list(kinds)),),
+    )
     # The version is the last part of a key, or an effort follows.
-    jobs = [key for (key,) in keys if not names.isdisjoint(key.split("/")[-2:])]
+    jobs = [key for (key,) in ended if not names.isdisjoint(key.split("/")[-2:])]
     tx.connection.executemany("DELETE FROM jobs WHERE key = ?", [(key,) for key in jobs])
     gone = [
         tx.connection.execute(f"DELETE FROM {table} WHERE {former}", (versions,)).rowcount
