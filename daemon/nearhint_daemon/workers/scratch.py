@@ -19,6 +19,8 @@ from pathlib import Path
 KINDS = ("bench", "compile")
 LEFT_ALONE_S = 60.0
 """How old a log is at least that nobody holds: one that was just made may not be held yet."""
+USUAL_ROOTS = ("/tmp", "/var/tmp")
+"""Where temporary files go if no variable says so; Python tells only the one that takes a file."""
 _LOG_NAME = "worker.log"
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
@@ -51,9 +53,26 @@ def is_full(said: str) -> bool:
 
 def remove_abandoned(root: Path | None = None) -> int:
     """Removes the folders in `root` of workers that are gone, with their daemons; says how many."""
-    parent = root or Path(tempfile.gettempdir())
-    found = [folder for kind in KINDS for folder in parent.glob(f"nearhint-{kind}-*")]
+    parents = _roots() if root is None else [root]
+    found = [
+        folder
+        for parent in parents
+        for kind in KINDS
+        for folder in parent.glob(f"nearhint-{kind}-*")
+    ]
     return sum(map(_removed, found))
+
+
+def _roots() -> list[Path]:
+    """The system's temporary folder; where none takes a file, as on a full disk, all it may be.
+
+    What fills the disk may be what is to be removed.
+    """
+    try:
+        return [Path(tempfile.gettempdir())]
+    except FileNotFoundError:
+        named = (os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
+        return [Path(each) for each in dict.fromkeys((*named, *USUAL_ROOTS)) if each]
 
 
 def _removed(folder: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,12 +25,29 @@ def aged(folder: Path) -> Path:
 
 
 def abandoned(root: Path, kind: str = "compile") -> Path:
+    root.mkdir(exist_ok=True)
     folder = scratch.make(kind, root)
     os.close(scratch.open_log(folder))
     aged(folder)
     (folder / "triton").mkdir()
     (folder / "triton" / "kernel.cubin").write_bytes(b"x")
     return folder
+
+
+def test_where_no_folder_takes_a_temporary_file_what_fills_the_disk_is_removed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that was killed may have left it; the next one starts, and finds room."""
+
+    def full() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    folders = [abandoned(tmp_path / name) for name in ("named", "usual")]
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+    monkeypatch.setattr(scratch, "USUAL_ROOTS", (str(tmp_path / "usual"), str(tmp_path / "none")))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "named"))
+    assert scratch.remove_abandoned() == 2
+    assert not any(folder.exists() for folder in folders)
 
 
 @pytest.mark.parametrize("kind", scratch.KINDS)
