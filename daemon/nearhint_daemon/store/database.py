@@ -78,8 +78,10 @@ def open_writer(path: Path) -> sqlite3.Connection:
     connection = _connect(str(path))
     try:
         version = schema.version_of(connection)
-        # Before anything is written: only a new database takes it. It can give back free pages.
-        connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+        if not connection.execute("PRAGMA page_count").fetchone()[0]:
+            # Only a new database takes it, and can give back free pages; one that has it is
+            # written to each time that it is set, which a full disk does not let be.
+            connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
         _set_pragmas(connection, WRITER_PRAGMAS)
         if version < schema.VERSION:
             migrate(connection)

@@ -127,6 +127,18 @@ def test_binaries_whose_folder_is_removed_are_kept_in_a_new_one(tmp_path: Path) 
     with_store(tmp_path, scenario)
 
 
+def test_a_database_that_is_there_is_opened_without_a_write(tmp_path: Path) -> None:
+    """On a full disk there is no room for one, and what is there can be served."""
+
+    async def fill(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+
+    with_store(tmp_path, fill)
+    with closing(database.open_writer(tmp_path / database.FILE_NAME)) as connection:
+        assert connection.execute("PRAGMA auto_vacuum").fetchone() == (database.INCREMENTAL,)
+        assert (tmp_path / f"{database.FILE_NAME}-wal").stat().st_size == 0
+
+
 def test_a_closed_store_is_one_file(tmp_path: Path) -> None:
     """Whoever copies the database of a stopped daemon has what it wrote."""
 
