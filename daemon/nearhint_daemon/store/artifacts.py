@@ -21,6 +21,8 @@ from nearhint_daemon.store import aside
 from nearhint_rules.canonical import content_hash
 
 ARTIFACT_LIMIT_BYTES = 64 * 2**20
+ROOM_BYTES = 2**20
+"""How much a disk takes that was full and is not any more."""
 CORRUPT_KEPT = 16
 """Files that are kept of those whose bytes did not have their hash."""
 BEFORE_ITS_ROW_S = 60.0
@@ -77,6 +79,24 @@ class ArtifactFiles:
             self._move_aside(sha256)
             raise ArtifactCorrupt("an artifact's bytes do not have its hash")
         return data
+
+    def has_room(self) -> bool:
+        """Whether the disk takes a file of `ROOM_BYTES`, which goes again at once.
+
+        A commit says less: the database's log has room for a small one on a full disk, too.
+        """
+        path = self._root / f"room{_TEMPORARY}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, ROOM_BYTES)
+            finally:
+                os.close(descriptor)
+                path.unlink()
+        except OSError as error:
+            return error.errno not in _DISK_FULL
+        return True
 
     def remove(self, sha256: str) -> None:
         """Removes a file whose row is gone."""

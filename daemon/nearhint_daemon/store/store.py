@@ -110,16 +110,18 @@ class Store:
         except StoreDamaged as error:
             self._note_damage(error)
             raise
-        self._set_read_only("")
+        # Here and now: what is committed is answered, though the caller is cancelled meanwhile.
+        if self._is_read_only and self.files.has_room():
+            self._set_read_only("")
         return result
 
     async def heal(self) -> bool:
-        """Tries a small write; whether the disk takes writes."""
+        """Tries a small write, and whether there is room for more; whether the disk takes them."""
         try:
             await self.write(lambda tx: tx.put(MetaRow("probed_at_s", str(self._clock()))))
         except StoreError:
             return False
-        return True
+        return not self._is_read_only
 
     def read_now(self, work: Callable[[Reading], ResultT]) -> ResultT:
         """Runs a read of a few rows here and now (some microseconds each); as `read` raises."""

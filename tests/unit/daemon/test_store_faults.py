@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -195,6 +197,31 @@ def test_a_disk_that_takes_no_writes_and_takes_them_again_is_logged(
         assert await store.heal()
         assert [event for event, _ in logged] == ["store_read_only", "store_writable"]
         assert logged[0][1] != {}
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_small_write_is_no_sign_that_a_full_disk_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it is told, and work begun for nothing, every few seconds: no alert waits for that."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", full)
+            patch.setattr(os, "rename", full)
+            with pytest.raises(StoreReadOnly):
+                await store.put_artifact(b"binary")
+            await store.write(lambda tx: tx.put(KERNEL))  # the log has room for it
+            assert store.is_read_only
+            assert not await store.heal()
+            assert seen.read_only == [True]
+        assert await store.heal()
+        assert seen.read_only == [True, False]
+        assert not list((tmp_path / "artifacts").rglob("*.part"))
 
     with_store(tmp_path, scenario)
 
