@@ -43,8 +43,9 @@ class ArtifactFiles:
         self._sizes: dict[str, tuple[int, int]] = {}
         root.mkdir(mode=0o700, exist_ok=True)
         self._corrupt.mkdir(mode=0o700, exist_ok=True)
-        for left in root.glob(f"??/*{_TEMPORARY}"):
-            left.unlink()
+        for place in ("", "??/"):
+            for left in root.glob(f"{place}*{_TEMPORARY}"):
+                left.unlink()
 
     def put(self, data: bytes) -> str:
         """Writes `data` durably and returns its sha256; raises `StoreReadOnly` on a full disk."""

@@ -37,8 +37,11 @@ def test_what_a_crash_left_of_a_write_is_swept(tmp_path: Path) -> None:
     sha256 = files.put(b"binary")
     left = tmp_path / "artifacts" / sha256[:2] / f"{sha256}.1.2.part"
     left.write_bytes(b"bin")
+    room = tmp_path / "artifacts" / "room.part"  # of a look for room
+    room.write_bytes(bytes(4096))
     ArtifactFiles(tmp_path / "artifacts")
     assert not left.exists()
+    assert not room.exists()
     assert files.get(sha256) == b"binary"
 
 
