@@ -14,7 +14,7 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _pop_mode_temporarily, is_traceable_wrapper_subclass
 from torch.utils._pytree import keystr, tree_map_with_path
 
 map_placed: Callable[[Callable[[Any, Any], Any], Any], Any] = tree_map_with_path
@@ -63,3 +63,23 @@ def is_watched() -> bool:
 def _is_users_mode_there() -> bool:
     modes = map(torch._C._get_dispatch_stack_at, range(_depth_of_modes()))
     return any(type(mode) is not _CHECK_OF_TORCHS for mode in modes)
+
+
+def is_refused_by_check(given: object) -> bool:
+    """Whether torch's check of users' ops raises at an argument: a subclass that does nothing."""
+    if not isinstance(given, torch.Tensor) or isinstance(given, (torch.nn.Parameter, FakeTensor)):
+        return False
+    return type(given) is not torch.Tensor
+
+
+def without_check(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, without that check where it is on."""
+
+    def run(*args: Any) -> Any:
+        depth = _depth_of_modes()
+        if not depth or type(torch._C._get_dispatch_stack_at(depth - 1)) is not _CHECK_OF_TORCHS:
+            return call(*args)
+        with _pop_mode_temporarily():
+            return call(*args)
+
+    return run

@@ -18,6 +18,8 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
 
+from nearhint_torch.adapter.arguments import is_refused_by_check, without_check
+
 Runnable: TypeAlias = Callable[..., Any]
 
 
@@ -101,9 +103,12 @@ def aot_inference(
     """
     bare: list[tuple[Runnable, _Varying]] = []
     is_flat = not any(isinstance(value, list | tuple | dict) for value in example_inputs)
+    is_refused = any(map(is_refused_by_check, example_inputs))
 
     def boxed(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Runnable:
         made = compiler(graph, inputs)
+        if is_refused:
+            made = without_check(made)
         if is_flat and len(inputs) == len(example_inputs) and _is_handed_through():
             bare.append((made, _varying()))
         run: Runnable = make_boxed_func(made)

@@ -292,6 +292,22 @@ def test_a_subclass_that_does_nothing_is_kept(calls: Calls) -> None:
         same(compiled(given), row(given))
 
 
+def test_a_subclass_that_does_nothing_goes_through_a_librarys_op(calls: Calls) -> None:
+    class Named(Tensor):
+        pass
+
+    def product(x: Tensor, weight: Tensor) -> Tensor:
+        x.mul_(2)
+        return torch.relu(x @ weight)
+
+    weight = torch.randn(8, 8)
+    compiled = calls.compile(product)
+    for given in (torch.randn(3, 8).as_subclass(Named), torch.randn(3, 8)):
+        twin = given.clone()
+        same(compiled(given, weight), product(twin, weight))
+        same(given, twin)
+
+
 def test_parameters_with_and_without_gradients(calls: Calls) -> None:
     given = torch.randn(3, 8)
     parameter, frozen = (torch.nn.Parameter(given, requires_grad=on) for on in (True, False))
