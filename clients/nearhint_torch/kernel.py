@@ -49,9 +49,9 @@ def kernel(
     itself, `function` is part of that.
 
     Raises `InvalidDynamic` if `function` has no such argument of its own (`*args` is none), or does
-    not say which it has, or a range holds no size, or, in a call, if the argument is no tensor,
-    lacks the dimension or has a size outside the range, or if `function` ties the size to another
-    that is fixed, or does other things within the range.
+    not say which it has, or a range holds no size, or, in a call, if the argument is neither a
+    tensor nor None, lacks the dimension or has a size outside the range, or if `function` ties the
+    size to another that is fixed, or does other things within the range.
 
     >>> import torch
     >>> twice = kernel(lambda x: x * 2, dynamic={"x": {0: "rows"}})
@@ -81,10 +81,9 @@ def kernel(
         markings: list[Marking] = []
         try:
             for position, argument, dimensions in places:
-                if position < len(args):
-                    markings.append(mark(argument, args[position], dimensions))
-                elif argument in kwargs:
-                    markings.append(mark(argument, kwargs[argument], dimensions))
+                value = args[position] if position < len(args) else kwargs.get(argument)
+                if value is not None:
+                    markings.append(mark(argument, value, dimensions))
             with torch.no_grad():
                 result: Result = compiled(*args, **kwargs)
         except NotDynamic as error:

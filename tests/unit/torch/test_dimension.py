@@ -319,6 +319,18 @@ def test_a_dimension_is_a_number_from_0(number: Any) -> None:
         nearhint.kernel(twice, dynamic={"x": {number: "rows"}})
 
 
+def test_an_argument_that_is_none_has_no_dimensions(session: Install) -> None:
+    def norm(x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return torch.relu(x if residual is None else x + residual)
+
+    session(lambda program: None)
+    kernel = nearhint.kernel(norm, dynamic={"x": {0: "rows"}, "residual": {0: "rows"}})
+    x = torch.randn(5, 8)
+    for residual in (x, None):
+        assert torch.equal(kernel(x, residual), norm(x, residual))
+        assert torch.equal(kernel(x, residual=residual), norm(x, residual))
+
+
 def test_a_call_outside_its_range_is_refused(session: Install) -> None:
     session(lambda program: None)
     kernel = nearhint.kernel(twice, dynamic={"x": {0: range(4, 65)}})
