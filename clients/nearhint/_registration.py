@@ -22,6 +22,7 @@ from nearhint_rules.plan import Launch, Plan
 from nearhint_rules.table import Table
 
 USED_LIMIT = 4_096
+"""Sizes that are remembered of a Program's calls; past it, those that came first are forgotten."""
 DEMAND_LIMIT = 4_096
 NAMED_LIMIT = 64
 SEARCHED_TIER = 2
@@ -189,8 +190,10 @@ class Registration:
 
     def use(self, sizes: Sizes) -> None:
         """Notes sizes that a call was made with."""
-        if sizes in self.used or len(sizes) != len(self.symbols) or len(self.used) >= USED_LIMIT:
+        if sizes in self.used or len(sizes) != len(self.symbols):
             return
+        if len(self.used) >= USED_LIMIT:
+            del self.used[next(iter(self.used))]
         self.used[sizes] = None
         self._demand(sizes)
 
