@@ -137,7 +137,9 @@ class Session:
 
     def handles(self) -> list[ProgramHandle]:
         """The handles that someone holds."""
-        return list(self._handles.values())
+        # Taken at once: a capture may register another meanwhile.
+        held = (reference() for reference in self._handles.valuerefs())
+        return [handle for handle in held if handle is not None]
 
     def after_fork(self) -> None:
         """For a forked child."""

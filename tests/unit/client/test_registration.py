@@ -1,14 +1,21 @@
-"""What is demanded for the sizes of calls."""
+"""What a process has registered: told while more comes, and demanded at the sizes of calls."""
 
 from __future__ import annotations
 
+import sys
+import threading
 import weakref
 
+import pytest
 from tests.unit.client import doubling
 
+import nearhint
+from nearhint import session
 from nearhint._handles import Outbox, ProgramHandle
 from nearhint._registration import USED_LIMIT, Registration
 from nearhint.counters import Counters
+
+PROGRAMS = 2_000
 
 
 def test_a_bucket_is_demanded_however_many_sizes_were_met_before_it() -> None:
@@ -29,3 +36,23 @@ def test_a_bucket_is_demanded_however_many_sizes_were_met_before_it() -> None:
     registration.demands.clear()
     registration.adopt(doubling.plan(doubling.program(high=longest)))
     assert {demand.bucket for demand in registration.demands.values()} == {(8192,), (16384,)}
+
+
+def test_status_is_told_while_programs_are_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARHINT_DISABLE", "1")
+    opened = session.session_for(None, doubling.DEVICE)
+    kept: list[ProgramHandle] = []
+
+    def register() -> None:
+        kept.extend(opened.register(doubling.program(high=high + 10)) for high in range(PROGRAMS))
+
+    thread, interval = threading.Thread(target=register), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        while thread.is_alive():
+            assert nearhint.status().programs <= PROGRAMS
+    finally:
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert nearhint.status().programs == PROGRAMS
