@@ -94,6 +94,7 @@ class Engine:
         self._pauses = 0
         self._is_over = False
         self._connection: Connection | None = None
+        self._is_answered = False
         self._dialogues: list[tuple[SessionState, Dialogue]] = []
         self._inquiries: list[Inquiry] = []
         self._connect_due_s = 0.0
@@ -103,6 +104,11 @@ class Engine:
     @property
     def is_connected(self) -> bool:
         """Whether the daemon answered last time."""
+        return self._is_answered
+
+    @property
+    def holds_grpc(self) -> bool:
+        """Whether there is a connection, or one is being made."""
         return self._connection is not None
 
     @property
@@ -129,7 +135,7 @@ class Engine:
         end_s = time.monotonic() + timeout_s
         self._is_over = True
         thread = self._thread
-        if self.is_connected and not self._must_park and thread is not threading.current_thread():
+        if self.holds_grpc and not self._must_park and thread is not threading.current_thread():
             self._inbox.put(None)
             self._has_left.wait(timeout_s / 2)
         self.pause(timeout_s=max(0.0, end_s - time.monotonic()))
@@ -264,6 +270,7 @@ class Engine:
         if self._must_park:
             raise DaemonUnreachable(address=self.address, problem="the engine is to let go of gRPC")
         connection.hello()
+        self._is_answered = True
         self._counters.event("connects")
         self._failures = 0
         self.problem = ""
@@ -297,6 +304,7 @@ class Engine:
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
+        self._is_answered = False
         if connection is not None:
             connection.close()
         for state in self.states:
@@ -352,6 +360,7 @@ class Engine:
         self._pauses = 0
         self._thread = None
         self._connection = None
+        self._is_answered = False
         self._dialogues = []
         self._inquiries = []
         self._connect_due_s = 0.0
@@ -376,11 +385,11 @@ def _client_id() -> str:
 
 def _before_fork() -> None:
     engines = list(_engines)
-    was_connected = any(engine.is_connected for engine in engines)
+    held_grpc = any(engine.holds_grpc for engine in engines)
     for engine in engines:
         if not engine.pause(timeout_s=STOP_S):
             log.warning("engine_busy_at_fork address=%s", engine.address)
-    if was_connected and not wait_for_grpc_to_end(timeout_s=GRPC_END_S):
+    if held_grpc and not wait_for_grpc_to_end(timeout_s=GRPC_END_S):
         log.info("grpc_in_use_at_fork")
 
 

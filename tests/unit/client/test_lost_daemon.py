@@ -296,6 +296,23 @@ def test_a_stopped_daemon_holds_up_nobody_but_the_engine(
     gate.set()
 
 
+def test_a_process_whose_daemon_says_nothing_is_not_connected(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    gate = daemon.hold("GetServerInfo")
+    opened = session_for(daemon.address, doubling.DEVICE)
+    handle = opened.register(doubling.program())
+    daemon.wait_asked("GetServerInfo")
+    assert not readiness.status().connected
+    gate.set()
+    eventually(lambda: readiness.status().connected)
+    daemon.wait_asked("RegisterProgram")
+    daemon.stop()
+    eventually(lambda: not readiness.status().connected)
+    del handle
+
+
 def test_a_full_outbox_drops_and_counts(daemon: FakeDaemon, loaded: list[bytes]) -> None:
     serve(daemon, 64)
     gate = daemon.hold("RegisterProgram")
