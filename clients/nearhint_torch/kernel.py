@@ -45,6 +45,9 @@ def kernel(
     `dynamic` names them: `{"x": {0: "rows"}}` makes the first size of argument `x` a symbol that
     explanations and metrics call `rows`. A `range` or a `torch.export.Dim` gives its range as well,
     which kernels may then rely on. `address` is that of the daemon, as NEARHINT_ADDRESS.
+    Python's numbers are fixed, too, as are those that `.item()` or a size gives to what comes after
+    a graph break: each value is captured for itself, within a call, and past torch's limit of eight
+    captures the function runs as it is written. Give numbers that vary as 0-d tensors.
     Gradients are not computed: the call runs without grad mode. Within a function that is compiled
     itself, `function` is part of that.
 

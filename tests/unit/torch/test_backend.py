@@ -245,6 +245,22 @@ def test_sizes_of_one_are_captured_on_their_own_and_stay_right(session: Install)
     assert len(fake.handles) == 2
 
 
+def test_a_kernels_numbers_are_fixed_and_its_0_d_tensors_are_not(session: Install) -> None:
+    def scaled(x: Tensor, scale: Any) -> Tensor:
+        return torch.relu(x * scale)
+
+    fake = session(lambda program: None)
+    for make, captures in ((float, 3), (torch.tensor, 1)):
+        kernel = nearhint.kernel(scaled, dynamic={"x": {0: "rows"}})
+        before = len(fake.handles)
+        for value in (2.0, 3.0, 4.0):
+            for rows in (5, 9):
+                x, scale = torch.randn(rows, 8), make(value)
+                assert torch.equal(kernel(x, scale), scaled(x, scale))
+        assert len(fake.handles) - before == captures
+        torch.compiler.reset()
+
+
 def test_a_kernel_refuses_dimensions_that_are_not_there() -> None:
     with pytest.raises(InvalidDynamic, match="no such argument"):
         nearhint.kernel(rms_norm, dynamic={"y": {0: "rows"}})
