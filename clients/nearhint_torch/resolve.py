@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -61,6 +61,8 @@ class Resolver:
         self.session = session
         self.types = value_types(captured.program)
         self.results = _result_reader(captured)
+        self.weights: dict[int, WeightView] = {}
+        """By slot, for all sizes: weights that are replaced are kept by none of them."""
 
     def sizes(self, bound: Sequence[int]) -> dict[str, int]:
         """The Program's symbols, from the values of the capture's bindings."""
@@ -275,7 +277,11 @@ class _Resolution:
             raise InvalidPlan(step="view", problem=f"slot {view.base} is no tensor")
         make = view_step(view.base, view.slot, shape, stride, offset)
         if view.base in self._captured.static:
-            self._steps.append(remembered_view(view.base, view.slot, make))
+            known = self._resolver.weights.setdefault(view.slot, WeightView())
+            place = known.same((shape, stride, offset))
+            self._steps.append(
+                remembered_view(view.base, view.slot, make, place=place, known=known)
+            )
         elif view.base in self._unsure:
             (otherwise,) = self._node_steps([view.node])
             expected = (self._evaluate(kind.shape), self._evaluate(kind.stride))
@@ -357,44 +363,56 @@ def checked_view(
     return run
 
 
-def remembered_view(base: int, slot: int, make: Step) -> Step:
-    """Makes a view of a parameter, once for as long as the parameter lives and stays where it is.
-
-    The view goes when the parameter does: a compiled graph may outlive the model, but must not
-    keep its weights.
-    """
-    known = _RememberedView()
-
-    def run(slots: Slots) -> None:
-        tensor = slots[base]
-        seen, address, view = known.last
-        if seen() is tensor and address == tensor.data_ptr():
-            slots[slot] = view
-            return
-        make(slots)
-        known.keep(tensor, slots[slot])
-
-    return run
+Place: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Where a view lies: shape, strides, and the offset from its base."""
 
 
-class _RememberedView:
-    """A parameter, by a weak reference, its address and the view of it."""
+class WeightView:
+    """A parameter, by a weak reference, its address, and the last view of it."""
 
-    __slots__ = ("__weakref__", "last")
+    __slots__ = ("__weakref__", "_place", "last")
 
     def __init__(self) -> None:
-        self.last: tuple[Callable[[], Any], int, Any] = (_nobody, 0, None)
+        self.last: tuple[Callable[[], Any], int, Place | None, Any] = (_nobody, 0, None, None)
+        self._place: Place | None = None
 
-    def keep(self, tensor: Any, view: Any) -> None:
+    def same(self, place: Place) -> Place:
+        """The place, as the object that was given for an equal one before: hardly any varies."""
+        known = self._place
+        if known is None or known != place:
+            known = self._place = place
+        return known
+
+    def keep(self, tensor: Any, place: Place, view: Any) -> None:
         """Remembers one view, in place of the one before."""
         itself = weakref.ref(self)
 
         def forget(_: object) -> None:
             known = itself()
             if known is not None:
-                known.last = (_nobody, 0, None)
+                known.last = (_nobody, 0, None, None)
 
-        self.last = (weakref.ref(tensor, forget), tensor.data_ptr(), view)
+        self.last = (weakref.ref(tensor, forget), tensor.data_ptr(), place, view)
+
+
+def remembered_view(base: int, slot: int, make: Step, *, place: Place, known: WeightView) -> Step:
+    """Makes a view of a parameter, once for as long as the parameter lives and stays where it is.
+
+    The view goes when the parameter does: a compiled graph may outlive the model, but must not
+    keep its weights.
+    """
+
+    def run(slots: Slots) -> None:
+        tensor = slots[base]
+        seen, address, where, view = known.last
+        is_there = where is place or where == place
+        if is_there and seen() is tensor and address == tensor.data_ptr():
+            slots[slot] = view
+            return
+        make(slots)
+        known.keep(tensor, place, slots[slot])
+
+    return run
 
 
 def _nobody() -> None:
