@@ -7,8 +7,9 @@ strides, where in the arena each tensor lies. What is left for a call is in the 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -144,7 +145,6 @@ class _Resolution:
     def _launch(self, number: int, launch: Launch) -> None:
         dims = self._evaluate(launch.dims)
         outputs = [self._output(output) for output in launch.outputs]
-        made_before = frozenset(self._made)
         self._made.update(output.slot for output in outputs)
         if all(0 in output.shape for output in outputs):
             self._allocate(launch, outputs)
@@ -156,8 +156,9 @@ class _Resolution:
         choice = None if is_empty else self._snapshot.choose(number, dims)
         self._tell(launch, choice)
         if choice is None or choice.kernel is None:
+            own = frozenset(chain.from_iterable(map(self._made_by, launch.nodes))) - self._made
             self._run_nodes(launch.nodes, launch.outputs)
-            self._drop_internals(launch, made_before)
+            self._drop_internals(launch, own)
             return
         self._place(launch.outputs, outputs)
         planned = tuple(self._tensor(output) for output in outputs)
@@ -256,12 +257,10 @@ class _Resolution:
         first = self._captured.first[index]
         return range(first, first + len(self._captured.program.nodes[index].outputs))
 
-    def _drop_internals(self, launch: Launch, made_before: frozenset[int]) -> None:
+    def _drop_internals(self, launch: Launch, own: Set[int]) -> None:
         # A view that the Plan makes as well is needed after the step, and may be laid out already.
         # What was there before the step is not its own: it goes when the Plan frees it.
-        kept = {output.slot for output in launch.outputs} | self._views | made_before
-        made = [slot for index in launch.nodes for slot in self._made_by(index)]
-        self._free([slot for slot in made if slot not in kept])
+        self._free(sorted(own - self._views - {output.slot for output in launch.outputs}))
 
     def _view(self, view: MakeView) -> None:
         shape, stride = self._evaluate(view.shape), self._evaluate(view.stride)
