@@ -16,6 +16,7 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.loops import Loops, Point, Read, Window
+from nearhint_compiler.frontend.refusals import no_overflow
 from nearhint_compiler.frontend.views import bound
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
@@ -272,7 +273,7 @@ JOINS: Mapping[str, Rule] = {
     "aten.flip.default": _flip,
     "aten.slice_scatter.default": _slice_scatter,
     "aten.select_scatter.default": _select_scatter,
-    "aten.constant_pad_nd.default": _pad,
+    "aten.constant_pad_nd.default": no_overflow(_pad, "value"),
 }
 GATES: Mapping[str, Rule] = {"aten.glu.default": _glu}
 """Ops that read their input in parts, and compute with them."""

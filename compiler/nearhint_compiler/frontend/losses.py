@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
+from nearhint_compiler.frontend.activations import log_sigmoid
 from nearhint_compiler.frontend.call import Call, as_number, per_row
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Point
-from nearhint_compiler.frontend.pointwise import Body, Rule, log_sigmoid
+from nearhint_compiler.frontend.pointwise import Body, Rule
 from nearhint_compiler.frontend.reductions import all_axes, check_reduced, mean_of, reduced
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Int

@@ -23,7 +23,6 @@ from nearhint_rules.program import DTYPES, Arg, Ref, TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
 Body: TypeAlias = Callable[..., Value]
-_TERMS = "self other | alpha"
 
 
 def elementwise(body: Body, names: str, computed_in: str = "output", **defaults: Arg) -> Rule:
@@ -87,25 +86,27 @@ def _float_op(name: str) -> Body:
 
 def _add(e: Emitter, x: Value, y: Value, *, alpha: Arg) -> Value:
     if x.dtype == "bool":
-        return e.op("or", x, _scaled(e, y, alpha))
-    return e.op("add", x, _scaled(e, y, alpha))
+        return e.op("or", x, scaled(e, y, alpha))
+    return e.op("add", x, scaled(e, y, alpha))
 
 
 def _sub(e: Emitter, x: Value, y: Value, *, alpha: Arg) -> Value:
-    return e.op("sub", x, _scaled(e, y, alpha))
+    return e.op("sub", x, scaled(e, y, alpha))
 
 
 def _rsub(e: Emitter, x: Value, y: Value, *, alpha: Arg) -> Value:
-    return e.op("sub", y, _scaled(e, x, alpha))
+    return e.op("sub", y, scaled(e, x, alpha))
 
 
-def _scaled(e: Emitter, value: Value, factor: Arg) -> Value:
+def scaled(e: Emitter, value: Value, factor: Arg) -> Value:
+    """`value` times a number among the arguments, which is 1 for the most part."""
     if factor == Int(1) or (isinstance(factor, float) and factor == 1.0):
         return value
-    return e.op("mul", _number(e, value.dtype, factor), value)
+    return e.op("mul", number_as(e, value.dtype, factor), value)
 
 
-def _number(e: Emitter, dtype: str, arg: Arg) -> Value:
+def number_as(e: Emitter, dtype: str, arg: Arg) -> Value:
+    """A number among the arguments, in the dtype that `dtype` is computed in."""
     if isinstance(arg, Int):
         return e.const(dtype, arg.value)
     if isinstance(arg, float) and dtypes.CATEGORY[dtype] == 2:
@@ -154,28 +155,6 @@ def _compare(name: str) -> Body:
 
 def _logical(name: str) -> Body:
     return lambda e, *operands: e.op(name, *(e.cast(operand, "bool") for operand in operands))
-
-
-def _relu(e: Emitter, x: Value) -> Value:
-    return e.op("max", x, e.const(x.dtype, 0))
-
-
-def _silu(e: Emitter, x: Value) -> Value:
-    return e.op("mul", x, e.op("sigmoid", x))
-
-
-def _gelu(e: Emitter, x: Value, *, approximate: Arg) -> Value:
-    half = e.op("mul", e.const(x.dtype, 0.5), x)
-    one = e.const(x.dtype, 1.0)
-    if approximate == "none":
-        inner = e.op("erf", e.op("mul", x, e.const(x.dtype, math.sqrt(0.5))))
-    elif approximate == "tanh":
-        cube = e.op("mul", e.op("mul", x, x), x)
-        sum_ = e.op("add", x, e.op("mul", e.const(x.dtype, 0.044715), cube))
-        inner = e.op("tanh", e.op("mul", e.const(x.dtype, math.sqrt(2 / math.pi)), sum_))
-    else:
-        raise Unlowerable("an unknown approximation")
-    return e.op("mul", half, e.op("add", one, inner))
 
 
 def _pow_scalar(e: Emitter, x: Value, *, exponent: Arg) -> Value:
@@ -304,43 +283,6 @@ def _copy(names: str, source: str = "", *, saturates: bool = True) -> Rule:
     return rule
 
 
-def _leaky_relu(e: Emitter, x: Value, *, negative_slope: Arg) -> Value:
-    below = e.op("mul", x, _number(e, x.dtype, negative_slope))
-    return e.op("where", e.op("gt", x, e.const(x.dtype, 0)), x, below)
-
-
-def _elu(e: Emitter, x: Value, *, alpha: Arg, scale: Arg, input_scale: Arg) -> Value:
-    negative = e.op("expm1", _scaled(e, x, input_scale))
-    below = _scaled(e, _scaled(e, negative, alpha), scale)
-    return e.op("where", e.op("gt", x, e.const(x.dtype, 0)), _scaled(e, x, scale), below)
-
-
-def _hardtanh(e: Emitter, x: Value, *, min_val: Arg, max_val: Arg) -> Value:
-    low, high = _number(e, x.dtype, min_val), _number(e, x.dtype, max_val)
-    return e.op("min", e.op("max", x, low), high)
-
-
-def _hardsigmoid(e: Emitter, x: Value) -> Value:
-    return e.op("div", _six_sigmoids(e, x), e.const(x.dtype, 6.0))
-
-
-def _hardswish(e: Emitter, x: Value) -> Value:
-    """As eager's, of which six times x is a step: it overflows, where x times a sixth does not."""
-    return e.op("div", e.op("mul", x, _six_sigmoids(e, x)), e.const(x.dtype, 6.0))
-
-
-def _six_sigmoids(e: Emitter, x: Value) -> Value:
-    shifted = e.op("add", x, e.const(x.dtype, 3.0))
-    above = e.op("max", shifted, e.const(x.dtype, 0.0))
-    return e.op("min", above, e.const(x.dtype, 6.0))
-
-
-def _softplus(e: Emitter, x: Value, *, beta: Arg, threshold: Arg) -> Value:
-    scaled = e.op("mul", x, _number(e, x.dtype, beta))
-    soft = e.op("div", e.op("log1p", e.op("exp", scaled)), _number(e, x.dtype, beta))
-    return e.op("where", e.op("gt", scaled, _number(e, x.dtype, threshold)), x, soft)
-
-
 def _added(op: str) -> Rule:
     """`self` and `value` times what `op` makes of two tensors; eager's CPU scales the first one.
 
@@ -348,14 +290,14 @@ def _added(op: str) -> Rule:
     """
 
     def of_scaled(e: Emitter, x: Value, y: Value, z: Value, *, value: Arg) -> Value:
-        return e.op("add", x, e.op(op, _scaled(e, y, value), z))
+        return e.op("add", x, e.op(op, scaled(e, y, value), z))
 
-    def scaled(e: Emitter, x: Value, y: Value, z: Value, *, value: Arg) -> Value:
-        return e.op("add", x, _scaled(e, e.op(op, y, z), value))
+    def of_product(e: Emitter, x: Value, y: Value, z: Value, *, value: Arg) -> Value:
+        return e.op("add", x, scaled(e, e.op(op, y, z), value))
 
     rules = {
         device: elementwise(body, "self tensor1 tensor2 | value", value=Int(1))
-        for device, body in (("cpu", of_scaled), ("cuda", scaled))
+        for device, body in (("cpu", of_scaled), ("cuda", of_product))
     }
     return lambda call: rules[call.device](call)
 
@@ -366,21 +308,6 @@ def _lerp(e: Emitter, x: Value, y: Value, weight: Value) -> Value:
     near = e.op("add", x, e.op("mul", weight, step))
     far = e.op("sub", y, e.op("mul", step, e.op("sub", one, weight)))
     return e.op("where", e.op("lt", e.op("abs", weight), half), near, far)
-
-
-def _mish(e: Emitter, x: Value) -> Value:
-    return e.op("mul", x, e.op("tanh", e.op("log1p", e.op("exp", x))))
-
-
-def log_sigmoid(e: Emitter, x: Value) -> Value:
-    """log(sigmoid(x)), of which nothing overflows."""
-    below = e.op("min", x, e.const(x.dtype, 0.0))
-    return e.op("sub", below, e.op("log1p", e.op("exp", e.op("neg", e.op("abs", x)))))
-
-
-def _threshold(e: Emitter, x: Value, *, threshold: Arg, value: Arg) -> Value:
-    low, fill = _number(e, x.dtype, threshold), _number(e, x.dtype, value)
-    return e.op("where", e.op("le", x, low), fill, x)
 
 
 def _nan_to_num(e: Emitter, x: Value, *, nan: Arg, posinf: Arg, neginf: Arg) -> Value:
@@ -394,7 +321,7 @@ def _nan_to_num(e: Emitter, x: Value, *, nan: Arg, posinf: Arg, neginf: Arg) -> 
     )
     found = x
     for is_it, fill in fills:
-        found = e.op("where", is_it, _number(e, x.dtype, fill), found)
+        found = e.op("where", is_it, number_as(e, x.dtype, fill), found)
     return found
 
 
@@ -436,7 +363,7 @@ def _logit(e: Emitter, x: Value, *, eps: Arg) -> Value:
     if eps is not None:
         if as_number(eps) > 0.5:
             raise Unlowerable("an epsilon whose bounds cross")
-        least = _number(e, x.dtype, eps)
+        least = number_as(e, x.dtype, eps)
         x = e.op("min", e.op("max", x, least), e.op("sub", one, least))
     return e.op("log", e.op("div", x, e.op("sub", one, x)))
 
@@ -445,22 +372,16 @@ def _frac(e: Emitter, x: Value) -> Value:
     return e.op("sub", x, e.op("trunc", x))
 
 
-def _celu(e: Emitter, x: Value, *, alpha: Arg) -> Value:
-    number = _number(e, x.dtype, alpha)
-    below = e.op("mul", number, e.op("expm1", e.op("div", x, number)))
-    return e.op("where", e.op("gt", x, e.const(x.dtype, 0)), x, below)
-
-
-def _prelu(e: Emitter, x: Value, weight: Value) -> Value:
-    return e.op("where", e.op("gt", x, e.const(x.dtype, 0)), x, e.op("mul", weight, x))
-
-
 def _isnan(e: Emitter, x: Value) -> Value:
     return e.const("bool", 0) if x.dtype not in dtypes.FLOATS else e.op("isnan", x)
 
 
 def _isinf(e: Emitter, x: Value) -> Value:
     return e.const("bool", 0) if x.dtype not in dtypes.FLOATS else e.op("isinf", x)
+
+
+def _terms(body: Body) -> Rule:
+    return no_overflow(elementwise(body, "self other | alpha", alpha=Int(1)), "alpha")
 
 
 def _binary_rows(op: str, body: Body, computed_in: str = "output") -> dict[str, Rule]:
@@ -475,12 +396,12 @@ _MATH = (
 
 POINTWISE: Mapping[str, Rule] = {
     # arithmetic
-    "aten.add.Tensor": elementwise(_add, _TERMS, alpha=Int(1)),
-    "aten.add.Scalar": elementwise(_add, _TERMS, alpha=Int(1)),
-    "aten.sub.Tensor": no_booleans(elementwise(_sub, _TERMS, alpha=Int(1)), "self", "other"),
-    "aten.sub.Scalar": elementwise(_sub, _TERMS, alpha=Int(1)),
-    "aten.rsub.Tensor": no_booleans(elementwise(_rsub, _TERMS, alpha=Int(1)), "self", "other"),
-    "aten.rsub.Scalar": no_booleans(elementwise(_rsub, _TERMS, alpha=Int(1)), "self", "other"),
+    "aten.add.Tensor": _terms(_add),
+    "aten.add.Scalar": _terms(_add),
+    "aten.sub.Tensor": no_booleans(_terms(_sub), "self", "other"),
+    "aten.sub.Scalar": _terms(_sub),
+    "aten.rsub.Tensor": no_booleans(_terms(_rsub), "self", "other"),
+    "aten.rsub.Scalar": no_booleans(_terms(_rsub), "self", "other"),
     **_binary_rows("mul", _mul),
     **_binary_rows("div", _divide),
     "aten.true_divide.Tensor": elementwise(_divide, "self other"),
@@ -489,9 +410,9 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.floor_divide.default": elementwise(_op("floordiv"), "self other"),
     **_binary_rows("remainder", _op("mod"), "operands"),
     **_binary_rows("fmod", _op("fmod"), "operands"),
-    "aten.pow.Tensor_Scalar": _power,
+    "aten.pow.Tensor_Scalar": no_overflow(_power, "exponent"),
     "aten.pow.Tensor_Tensor": _POWER,
-    "aten.pow.Scalar": _POWER,
+    "aten.pow.Scalar": no_overflow(_POWER, "self"),
     "aten.ldexp.Tensor": _ldexp,
     "aten.square.default": elementwise(_square, "self"),
     "aten.neg.default": elementwise(_op("neg"), "self"),
@@ -508,9 +429,9 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.minimum.default": elementwise(_op("min"), "self other"),
     "aten.clamp.default": no_overflow(_clamp("min", "max"), "min", "max"),
     "aten.clamp.Tensor": _clamp("min", "max"),
-    "aten.clamp_min.default": _clamp("min", ""),
+    "aten.clamp_min.default": no_overflow(_clamp("min", ""), "min"),
     "aten.clamp_min.Tensor": _clamp("min", ""),
-    "aten.clamp_max.default": _clamp("", "max"),
+    "aten.clamp_max.default": no_overflow(_clamp("", "max"), "max"),
     "aten.clamp_max.Tensor": _clamp("", "max"),
     # rounding
     **{
@@ -523,32 +444,9 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.logaddexp.default": elementwise(_logaddexp, "self other"),
     "aten.logit.default": elementwise(_logit, "self | eps", eps=None),
     **{
-        f"aten.xlogy.{overload}": elementwise(_xlogy, "self other")
+        f"aten.xlogy.{overload}": no_overflow(elementwise(_xlogy, "self other"), "self", "other")
         for overload in ("Tensor", "Scalar_Self", "Scalar_Other")
     },
-    # activations
-    "aten.relu.default": no_booleans(elementwise(_relu, "self"), "self"),
-    "aten.silu.default": elementwise(_silu, "self"),
-    "aten.gelu.default": elementwise(_gelu, "self | approximate", approximate="none"),
-    "aten.leaky_relu.default": elementwise(
-        _leaky_relu, "self | negative_slope", negative_slope=0.01
-    ),
-    "aten.elu.default": elementwise(
-        _elu, "self | alpha scale input_scale", alpha=Int(1), scale=Int(1), input_scale=Int(1)
-    ),
-    "aten.hardtanh.default": elementwise(
-        _hardtanh, "self | min_val max_val", min_val=Int(-1), max_val=Int(1)
-    ),
-    "aten.hardsigmoid.default": elementwise(_hardsigmoid, "self"),
-    "aten.hardswish.default": elementwise(_hardswish, "self"),
-    "aten.softplus.default": elementwise(
-        _softplus, "self | beta threshold", beta=Int(1), threshold=Int(20)
-    ),
-    "aten.mish.default": elementwise(_mish, "self"),
-    "aten.celu.default": elementwise(_celu, "self | alpha", alpha=1.0),
-    "aten._prelu_kernel.default": elementwise(_prelu, "self weight"),
-    "aten.log_sigmoid_forward.default": elementwise(log_sigmoid, "self"),
-    "aten.threshold.default": elementwise(_threshold, "self | threshold value"),
     "aten.nan_to_num.default": elementwise(
         _nan_to_num, "self | nan posinf neginf", nan=None, posinf=None, neginf=None
     ),

@@ -6,21 +6,17 @@ Such a node stays the client's own, and raises what eager raises.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias
 
 from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.loops import Loops
+from nearhint_rules.expr import Int
 from nearhint_rules.program import Arg, Ref, TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
-
-LARGEST: Mapping[str, float] = {
-    "f16": 65504.0,
-    "bf16": (2 - 2**-7) * 2.0**127,
-    "f32": (2 - 2**-23) * 2.0**127,
-}
 
 
 def no_booleans(rule: Rule, *names: str) -> Rule:
@@ -40,14 +36,19 @@ def no_overflow(rule: Rule, *names: str) -> Rule:
 
     def checked(call: Call) -> Loops:
         loops = rule(call)
-        largest = LARGEST.get(call.out.dtype, math.inf)
-        for name in names:
-            number = call.arguments.get(name)
-            if isinstance(number, float) and largest < abs(number) < math.inf:
-                raise Unlowerable("a number that eager refuses: it is beyond the dtype's range")
+        if any(is_beyond(call.out.dtype, call.arguments.get(name)) for name in names):
+            raise Unlowerable("a number that eager refuses, or makes infinite: it is out of range")
         return loops
 
     return checked
+
+
+def is_beyond(dtype: str, arg: Arg) -> bool:
+    """Whether an argument is a number that is finite, and beyond those of a dtype of floats."""
+    number = arg.value if isinstance(arg, Int) else arg
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return False
+    return dtypes.LARGEST.get(dtype, math.inf) < abs(number) < math.inf
 
 
 def _is_boolean(call: Call, arg: Arg) -> bool:

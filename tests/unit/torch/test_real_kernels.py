@@ -163,6 +163,16 @@ REFUSED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a mask's number": lambda x, mask: x.half().masked_fill(mask, -1e9).softmax(-1),
     "a bound": lambda x, mask: x.half().clamp(-1e9, 1e9),
     "a filling": lambda x, mask: torch.full_like(x, 1e39, dtype=torch.bfloat16) + 1,
+    "a filling of an integer": lambda x, mask: torch.full_like(x, -(10**9), dtype=torch.half) + 1,
+    "a mask's integer": lambda x, mask: x.half().masked_fill(mask, -(10**9)).softmax(-1),
+    "a lower bound": lambda x, mask: torch.clamp_min(x.half(), -1e9) + 1,
+    "an upper bound": lambda x, mask: torch.clamp_max(x.half(), 10**9) + 1,
+    "what pads": lambda x, mask: functional.pad(x.half(), (1, 2), value=-1e9).amax(-1),
+    "a factor of terms": lambda x, mask: torch.add(x.half(), x.half(), alpha=1e9) * 0,
+    "a factor of differences": lambda x, mask: torch.sub(x.half(), x.half(), alpha=1e9) * 0,
+    "an exponent": lambda x, mask: x.half().abs() ** 1e5,
+    "bounds of an activation": lambda x, mask: functional.hardtanh(x.half(), -1e9, 1e9) + 1,
+    "what is below a threshold": lambda x, mask: functional.threshold(x.half(), 0.0, -1e9) + 1,
 }
 
 
@@ -178,6 +188,20 @@ def test_what_eager_refuses_is_refused_by_eager_s_error(
     with torch.no_grad(), pytest.raises(RuntimeError) as found:
         run(x, x > 0)
     assert str(found.value) == str(expected.value)
+
+
+def test_what_eager_makes_infinite_is_infinite(session: Install, compiled: Compiled) -> None:
+    """A number beyond a half float's range is not cast to a wider one, as what is computed is."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return 1e9**x, torch.xlogy(x, 1e9)
+
+    session(compiled.snapshot)
+    x = torch.tensor([-0.5, 0.0, 0.25, 1.0], dtype=torch.half)
+    with torch.no_grad():
+        found = torch.compile(function, backend=nearhint, dynamic=True)(x)
+    for got, expected in zip(found, function(x), strict=True):
+        torch.testing.assert_close(got, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("eps", [0.1, 0.5, 0.6])
