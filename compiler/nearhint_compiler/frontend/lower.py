@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from nearhint_compiler.errors import CompilerError, Unlowerable
 from nearhint_compiler.frontend.activations import ACTIVATIONS
+from nearhint_compiler.frontend.angles import ANGLES
 from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.duplicates import duplicates
@@ -41,8 +42,8 @@ from nearhint_rules.program import (
 
 Rule = Callable[[Call], Lowered]
 TABLE: Mapping[str, Rule] = {
-    **POINTWISE, **ACTIVATIONS, **SPECIAL, **CREATION, **JOINS, **GATES, **REDUCTIONS, **LOSSES,
-    **SCANS, **NORMALISATION, **VIEWS, **LOOKUPS,
+    **POINTWISE, **ACTIVATIONS, **SPECIAL, **ANGLES, **CREATION, **JOINS, **GATES, **REDUCTIONS,
+    **LOSSES, **SCANS, **NORMALISATION, **VIEWS, **LOOKUPS,
 }  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
 POINT_BYTES = 1 << 12

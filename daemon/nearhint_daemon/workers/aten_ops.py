@@ -61,6 +61,7 @@ clone default
 constant_pad_nd default
 contiguous default
 copy default
+copysign Tensor Scalar
 cos default
 cosh default
 count_nonzero default dim_IntList
