@@ -11,6 +11,7 @@ from nearhint_compiler.frontend.call import Call, Number
 from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.loops import Loops, Point
 from nearhint_compiler.frontend.refusals import no_overflow
+from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Int
 from nearhint_rules.program import Arg
@@ -38,6 +39,53 @@ def _filled(names: str, number: Number | None = None) -> Rule:
         return call.pointwise(build)
 
     return rule
+
+
+def _filled_with(call: Call) -> Loops:
+    """A tensor of one element of another."""
+    call.bind(("self", "value"), {})
+    if call.tensor("value").shape:
+        raise Unlowerable("a filling of more than one element")
+    dtype, value = call.out.dtype, call.operand("value", call.out.shape)
+
+    def build(point: Point) -> tuple[Value]:
+        return (point.emit.rounded(value.at(point, value.dtype), dtype),)
+
+    return call.loops(call.out.shape, frozenset(), build)
+
+
+def _eye(call: Call) -> Loops:
+    names = ("n", "m") if call.node.op.endswith(".m") else ("n",)
+    call.bind((*names, "dtype"), {"dtype": None})
+    dtype = call.out.dtype
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        row, column = (e.iota(index) for index in point.index)
+        return (e.cast(e.op("eq", row, column), dtype),)
+
+    return call.pointwise(build)
+
+
+def _linspace(call: Call) -> Loops:
+    """Steps from one number to another, counted from the nearer one, as eager does."""
+    call.bind(("start", "end", "steps", "dtype"), {"dtype": None})
+    dtype, (count,) = call.out.dtype, call.out.shape
+    start, end = float(call.number("start")), float(call.number("end"))
+    if dtype not in ("f64", "f32") or not ix.is_positive(ex.sub(count, 1), call.ranges):
+        raise Unlowerable("steps of low precision or of integers, or of what may be one number")
+
+    def build(point: Point) -> tuple[Value]:
+        e, (position,) = point.emit, point.index
+        first, last = e.const(dtype, start), e.const(dtype, end)
+        step = e.op("div", e.op("sub", last, first), e.cast(e.iota(ex.sub(count, 1)), dtype))
+        left = e.cast(e.iota(ex.sub(ex.sub(count, 1), position)), dtype)
+        up = e.op("add", first, e.op("mul", step, e.cast(e.iota(position), dtype)))
+        down = e.op("sub", last, e.op("mul", step, left))
+        is_near = e.op("lt", e.iota(position), e.iota(ex.floordiv(count, 2)))
+        return (e.op("where", is_near, up, down),)
+
+    return call.pointwise(build)
 
 
 def _arange(names: str, **defaults: Arg) -> Rule:
@@ -84,6 +132,8 @@ CREATION: Mapping[str, Rule] = {
     "aten.full.default": no_overflow(_filled("size fill_value dtype"), "fill_value"),
     "aten.full_like.default": no_overflow(_filled("self fill_value dtype"), "fill_value"),
     "aten.new_full.default": no_overflow(_filled("self size fill_value dtype"), "fill_value"),
+    "aten.fill.Scalar": no_overflow(_filled("self fill_value dtype"), "fill_value"),
+    "aten.fill.Tensor": _filled_with,
     "aten.zeros.default": _filled("size dtype", 0),
     "aten.zeros_like.default": _filled("self dtype", 0),
     "aten.new_zeros.default": _filled("self size dtype", 0),
@@ -94,6 +144,9 @@ CREATION: Mapping[str, Rule] = {
     "aten.arange.default": _arange("end dtype"),
     "aten.arange.start": _arange("start end dtype"),
     "aten.arange.start_step": _arange("start end step dtype"),
+    "aten.linspace.default": _linspace,
+    "aten.eye.default": _eye,
+    "aten.eye.m": _eye,
     "aten.tril.default": _triangle("le"),
     "aten.triu.default": _triangle("ge"),
 }

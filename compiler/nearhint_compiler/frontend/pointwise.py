@@ -16,7 +16,7 @@ from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, Operand, as_number, is_host_scalar
 from nearhint_compiler.frontend.emitter import Emitter, Value
-from nearhint_compiler.frontend.loops import Loops, Point
+from nearhint_compiler.frontend.loops import BROADCAST, Loops, Point, Read
 from nearhint_compiler.frontend.refusals import no_booleans, no_overflow
 from nearhint_rules.expr import ONE, Int
 from nearhint_rules.program import DTYPES, Arg, Ref, TensorType
@@ -237,6 +237,29 @@ def _masked_fill(call: Call) -> Loops:
     return call.pointwise(build)
 
 
+def _put_where(call: Call) -> Loops:
+    """One value where a mask of the leading dims says so, and `self` elsewhere."""
+    call.bind(("self", "indices", "values", "accumulate"), {"accumulate": False})
+    shape, dtype, listed = call.out.shape, call.out.dtype, call["indices"]
+    if not isinstance(listed, tuple) or len(listed) != 1 or call.flag("accumulate"):
+        raise Unlowerable("no single mask, or what is added up")
+    mask, kind = call.tensor_at(listed[0])
+    values = call.tensor("values")
+    if kind.dtype != "bool" or kind.shape != shape[: len(kind.shape)]:
+        raise Unlowerable("places, or a mask of other dims than the leading ones")
+    if not {*values.shape} <= {ONE} or values.dtype != dtype:
+        raise Unlowerable("several values, or one of another dtype")
+    x, value = call.operand("self", shape), call.operand("values", shape)
+    call.reads.append(Read(mask, tuple(range(len(kind.shape)))))
+    place = len(call.reads) - 1
+
+    def build(point: Point) -> tuple[Value]:
+        given = value.at(point, dtype), x.at(point, dtype)
+        return (point.emit.op("where", point.read(place), *given),)
+
+    return call.pointwise(build)
+
+
 def _clamp(low_name: str, high_name: str) -> Rule:
     def rule(call: Call) -> Loops:
         names = [name for name in ("self", low_name, high_name) if name]
@@ -384,6 +407,35 @@ def _terms(body: Body) -> Rule:
     return no_overflow(elementwise(body, "self other | alpha", alpha=Int(1)), "alpha")
 
 
+def _repeat(call: Call) -> Loops:
+    """Copies beside one another along dims of one element, and along new ones before all others."""
+    call.bind(("self", "repeats"), {})
+    source, times = call.tensor("self").shape, call.sizes("repeats")
+    new = len(times) - len(source)
+    if new < 0 or len(call.out.shape) != len(times):
+        raise Unlowerable("fewer repeats than dims")
+    pairs = list(zip(source, times[new:], strict=True))
+    if any(size != ONE != count for size, count in pairs):
+        raise Unlowerable("copies of more than one element along a dim")
+    shape = (*times[:new], *(count if size == ONE else size for size, count in pairs))
+    if call.out.shape != shape:
+        raise Unlowerable("a repeat whose traced shape is not the one it should have")
+    dims = [BROADCAST if size == ONE else dim for dim, size in enumerate(source, new)]
+    place, dtype = call.read("self", tuple(dims)), call.out.dtype
+    return call.loops(
+        shape, frozenset(), lambda point: (point.emit.cast(point.read(place), dtype),)
+    )
+
+
+def _round_to(e: Emitter, x: Value, *, decimals: Arg) -> Value:
+    """A multiple of a power of ten; in low precision eager rounds each of three steps."""
+    if x.dtype not in ("f64", "f32") or not isinstance(decimals, Int) or abs(decimals.value) > 30:
+        raise Unlowerable("digits of an integer or of low precision, or beyond all numbers")
+    power = e.const(x.dtype, 10.0 ** abs(decimals.value))
+    away, back = ("div", "mul") if decimals.value < 0 else ("mul", "div")
+    return e.op(back, e.op("round", e.op(away, x, power)), power)
+
+
 def _binary_rows(op: str, body: Body, computed_in: str = "output") -> dict[str, Rule]:
     rule = elementwise(body, "self other", computed_in)
     return {f"aten.{op}.Tensor": rule, f"aten.{op}.Scalar": rule}
@@ -438,6 +490,7 @@ POINTWISE: Mapping[str, Rule] = {
         f"aten.{name}.default": elementwise(_float_op(name), "self")
         for name in ("floor", "ceil", "trunc", "round")
     },
+    "aten.round.decimals": elementwise(_round_to, "self | decimals"),
     # transcendental
     **{f"aten.{name}.default": elementwise(_op(name), "self") for name in _MATH},
     "aten.log10.default": elementwise(_log10, "self"),
@@ -486,6 +539,7 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.where.Scalar": _where,
     "aten.masked_fill.Scalar": no_overflow(_masked_fill, "value"),
     "aten.masked_fill.Tensor": _masked_fill,
+    "aten.index_put.default": _put_where,
     # copies and casts
     "aten.clone.default": _copy("self memory_format"),
     "aten._to_copy.default": _copy(
@@ -494,5 +548,7 @@ POINTWISE: Mapping[str, Rule] = {
     "prims.convert_element_type.default": _copy("a dtype"),
     "nearhint.cast_or_nan.default": _copy("self dtype", saturates=False),
     "aten.contiguous.default": _copy("self memory_format"),
+    "aten.lift_fresh_copy.default": _copy("self"),
     "aten.copy.default": _copy("self src non_blocking", "src"),
+    "aten.repeat.default": _repeat,
 }

@@ -42,13 +42,14 @@ MOVES = frozenset({"aten.constant_pad_nd.default", "aten.flip.default"})
 CHOICES = frozenset({"aten.gather.default"})
 """Ops that read whole rows in a loop, and a few of their elements alone."""
 CLONES = frozenset({"aten.clone.default", "aten.contiguous.default", "aten.copy.default"})
+REPEATS = frozenset({"aten.repeat.default", "aten.lift_fresh_copy.default"})
 OVERWRITTEN = frozenset(
     f"aten.{name}.default" for name in ("constant_pad_nd", "slice_scatter", "select_scatter")
 )
 """Ops that eager runs in two passes: the second writes over a part of what the first one did."""
 COPIES: Mapping[str, frozenset[str]] = {
-    "cpu": CLONES | {*CREATION, *JOINS, *LOOKUPS} - OVERWRITTEN,
-    "cuda": CLONES | {*CREATION},
+    "cpu": CLONES | REPEATS | {*CREATION, *JOINS, *LOOKUPS} - OVERWRITTEN,
+    "cuda": CLONES | REPEATS | {*CREATION},
 }
 """By device: ops that eager runs as fast as any Kernel when they stand alone. (On a GPU it joins
 rows of odd lengths, rolls, flips and looks up element by element.)"""

@@ -80,6 +80,7 @@ exp default
 exp2 default
 expand default
 expm1 default
+eye default m
 fill Scalar Tensor
 flatten using_ints
 flip default
@@ -103,6 +104,7 @@ heaviside default
 huber_loss default
 hypot default
 index Tensor
+index_put default
 index_select default
 isfinite default
 isinf default
@@ -116,6 +118,7 @@ lerp Scalar Tensor
 lift_fresh default
 lift_fresh_copy default
 linalg_vector_norm default
+linspace default
 log default
 log10 default
 log1p default
