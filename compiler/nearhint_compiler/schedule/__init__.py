@@ -20,7 +20,8 @@ def candidates(
     """The schedules worth trying for `kernel` on `target`, the default first.
 
     `dims` are the sizes at hand, by the Kernel's symbols; without them the order is for sizes in
-    general. The default's Guard holds at all usual sizes; it or the last candidate has none.
+    general. The default's Guard holds at all usual sizes; it or the last candidate has none. There
+    are none where the Target cannot run the Kernel.
     """
     if target.kind == "cpu":
         from nearhint_compiler.schedule import cpu

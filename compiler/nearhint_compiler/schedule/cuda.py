@@ -23,11 +23,13 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers, cuda_pointwise, cuda_reductions
 from nearhint_compiler.schedule.cuda_facts import EXTRAS, GENERIC_SIZE, facts_of
 from nearhint_compiler.schedule.schedule import Schedule
-from nearhint_rules.target import Target
+from nearhint_rules.target import CudaDevice, Target
 
 CANDIDATE_LIMIT = 24
 SPACED_LIMIT = 10
 """Candidates whose loops are cut, of all."""
+E4M3, E4M3_CAPABILITY = "f8e4m3fn", 89
+"""A dtype that Triton has from this compute capability on, where there are instructions for it."""
 
 
 def candidates(
@@ -41,6 +43,8 @@ def candidates(
 
     Block pointers are tried where there is room for more than `CANDIDATE_LIMIT`.
     """
+    if not _is_expressible(kernel, target):
+        return ()
     module = cuda_reductions if kernel.reduction else cuda_pointwise
     default, *others = dict.fromkeys(module.schedules(facts_of(kernel, target, dims)))
     cut = respaced(kernel)
@@ -55,6 +59,14 @@ def candidates(
     kept = [each for each in (default, *better, *others) if each != last]
     kept = [*kept[: limit - 1 - len(pointed)], *pointed]
     return (last, *kept) if default == last else (*kept, last)
+
+
+def _is_expressible(kernel: ir.Kernel, target: Target) -> bool:
+    """Whether Triton has all dtypes of a Kernel for the Target."""
+    assert isinstance(target.device, CudaDevice)
+    stored = any(param.dtype == E4M3 for param in kernel.params)
+    cast = any(isinstance(node, ir.Op) and node.dtype == E4M3 for node in kernel.body)
+    return target.device.capability >= E4M3_CAPABILITY or not (stored or cast)
 
 
 def _without_promises(schedule: Schedule) -> Schedule:

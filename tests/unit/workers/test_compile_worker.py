@@ -87,6 +87,27 @@ def all_held_best(
     return list(compile_worker.choose_first(asked).schedules)
 
 
+@pytest.mark.parametrize("effort", ["quick", "full", "max"])
+@pytest.mark.parametrize("capability", [80, 86, 89, 90])
+def test_nothing_is_compiled_of_a_dtype_that_a_gpu_has_no_instructions_for(
+    capability: int, effort: str
+) -> None:
+    """Triton refuses each Variant, after seconds."""
+    device = CudaDevice("a GPU", capability, 108, 80 << 30, "550", 400)
+    for name in ("dequantised_f8e4m3fn", "transposed_block_scale_f8e4m3fn"):
+        kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+        asked = pb.ListSchedules(
+            kernel_ir=print_kernel(kernel),
+            target=target_to_proto(replace(H100, device=device)),
+            hint=size_hint_to_proto(dict.fromkeys(kernel.symbols, 512)),
+            effort=effort,
+        )
+        found = compile_worker.list_schedules(asked)
+        assert bool(found.schedules) == (capability >= 89)
+        asked.ClearField("hint")
+        assert bool(compile_worker.list_schedules(asked).schedules) == (capability >= 89)
+
+
 def test_nothing_is_first_where_the_default_is_held_best() -> None:
     assert held_best("add_bf16", (4096,)) == ""
     found = held_best("softmax_f32", (512, 1024))
