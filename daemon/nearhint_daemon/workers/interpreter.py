@@ -97,8 +97,21 @@ def interpret(
     Raises `IndexError` if an index leaves its storage, and
     `SpaceTooLargeError`.
     """
+    return interpret_telling(kernel, dims, inputs, casts=casts, arithmetic=arithmetic)[0]
+
+
+def interpret_telling(
+    kernel: ir.Kernel,
+    dims: Mapping[str, int],
+    inputs: Sequence[Stored | Array | float | int | bool],
+    *,
+    casts: Casts = Casts.EXACT,
+    arithmetic: Arithmetic | None = None,
+) -> tuple[tuple[Output, ...], bool]:
+    """As `interpret`, and whether some place that data names is none that there is."""
     with np.errstate(all="ignore"):
-        return _Run(kernel, dims, inputs, casts, arithmetic).outputs()
+        run = _Run(kernel, dims, inputs, casts, arithmetic)
+        return run.outputs(), run.is_outside
 
 
 def interpret_within_range(
@@ -167,6 +180,7 @@ class _Run:
             shape[axis] = extent
             self.variables[name] = np.arange(extent, dtype=np.int64).reshape(shape)
         self.inputs = inputs
+        self.is_outside = False
 
     def evaluated(self) -> tuple[list[Array], list[Array]]:
         """Every node's value and magnitude; a store has none."""
@@ -234,7 +248,9 @@ class _Run:
                     np.asarray(evaluate_index(each, self.variables), np.int64)
                     for each in (node.index, node.stride, node.size)
                 )
-                where = first + stride * np.clip(values[place], 0, size - 1)
+                inside = np.clip(values[place], 0, size - 1)
+                self.is_outside |= bool(np.any(inside != values[place]))
+                where = first + stride * inside
                 return np.asarray(self._read(position, param, where), dtype)
             case ir.Scalar(param):
                 return np.asarray(self.inputs[param]).astype(dtype).reshape((1,) * self.rank)

@@ -38,6 +38,7 @@ from nearhint_daemon.workers.interpreter import (
     Casts,
     Output,
     interpret,
+    interpret_telling,
     interpret_within_range,
 )
 from nearhint_daemon.workers.tolerance import (
@@ -92,6 +93,8 @@ class Reference:
 
     Empty where there are more than `COVERAGE_POINTS`, and slabs do not show them all.
     """
+    is_outside: bool | None
+    """Whether some place that data names is none that there is; None if that is not known."""
 
     @property
     def is_whole(self) -> bool:
@@ -155,8 +158,13 @@ def make_reference(
     arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
     dtypes = [param.dtype for param in kernel.params if param.role == "out"]
 
+    outside: list[bool] = []
+
     def expected(window: Window) -> tuple[Expected, ...]:
-        outputs = interpret(slab(kernel, window), sizes.dims, exact, casts=Casts.ROUND_GIVEN)
+        outputs, is_outside = interpret_telling(
+            slab(kernel, window), sizes.dims, exact, casts=Casts.ROUND_GIVEN
+        )
+        outside.append(is_outside)
         named = zip(dtypes, outputs, strict=True)
         return tuple(_expected(dtype, output, arithmetic) for dtype, output in named)
 
@@ -169,7 +177,26 @@ def make_reference(
     else:
         found = map(expected, flat)
     slabs = tuple(_joined([next(found) for _ in each]) for each in parts)
-    return Reference(inputs, windows, slabs, tuple(_covered(kernel, sizes, slabs)))
+    is_known = not _has_rounded_places(kernel) and (len(windows) == 1 or any(outside))
+    return Reference(
+        inputs,
+        windows,
+        slabs,
+        tuple(_covered(kernel, sizes, slabs)),
+        any(outside) if is_known else None,
+    )
+
+
+def _has_rounded_places(kernel: ir.Kernel) -> bool:
+    """Whether some place is computed from floats: in other roundings it may be another one."""
+    dtypes = ir.dtypes_of(kernel)
+    stack = [node.place for node in kernel.body if isinstance(node, ir.Gather)]
+    while stack:
+        place = stack.pop()
+        if dtypes[place] in FLOATS:
+            return True
+        stack += ir.operands_of(kernel.body[place])
+    return False
 
 
 def _parts(kernel: ir.Kernel, window: Window, sizes: Sizes) -> Iterator[Window]:

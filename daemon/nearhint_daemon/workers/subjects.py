@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nearhint.launchers import cpu
@@ -33,14 +32,17 @@ class CpuSubject:
         """Memory between pages that cannot be touched."""
         return GuardedBuffer(dtype, count, layout=layout, content=content)
 
-    def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> None:
-        """Runs once, with exactly `threads`, however small the work.
+    def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> bool:
+        """Runs once, with exactly `threads`, however small the work; whether a place was outside.
 
-        Some of the places that data names are outside, and the nearest ones are to be read.
+        Some of those that data names are, and the nearest ones are to be read.
         """
         call = self._kernel.bind_exactly(dims, threads=threads)
-        with suppress(PlaceOutside):
+        try:
             call([buffer.address for buffer in buffers])
+        except PlaceOutside:
+            return True
+        return False
 
     def caller(
         self,

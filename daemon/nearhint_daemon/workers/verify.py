@@ -72,8 +72,8 @@ class Subject(Protocol):
         """Memory for one parameter."""
         ...
 
-    def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> None:
-        """Runs once, to the end."""
+    def run(self, dims: Sequence[int], buffers: Sequence[Buffer], *, threads: int) -> bool | None:
+        """Runs once, to the end; says whether a place was outside, None where none tells."""
         ...
 
 
@@ -123,6 +123,8 @@ class Ran:
     reference: Reference
     worst_error: float = 0.0
     buffers: Sequence[Buffer] = ()
+    is_outside: bool | None = None
+    """What the binary said of the places that data names."""
 
 
 class Runs(Protocol):
@@ -332,8 +334,9 @@ def one_by_one(
                 buffers.append(
                     subject.allocate(param.dtype, count, layout=case.layout, content=content)
                 )
-            subject.run(tuple(case.sizes.dims.values()), buffers, threads=case.threads)
-            yield Ran(case, reference, buffers=buffers)
+            dims = tuple(case.sizes.dims.values())
+            is_outside = subject.run(dims, buffers, threads=case.threads)
+            yield Ran(case, reference, buffers=buffers, is_outside=is_outside)
         finally:
             close_all(buffers)
 
@@ -345,6 +348,11 @@ def judged(kernel: ir.Kernel, ran: Ran, *, seed: int) -> Verdict:
     strays = [place for place, buffer in enumerate(ran.buffers) if not buffer.is_intact()]
     if strays:
         return Verdict(f"writes beside parameter {strays[0]}", math.inf, 1, True)
+    if None not in (ran.is_outside, ran.reference.is_outside):
+        if ran.is_outside and not ran.reference.is_outside:
+            return Verdict("tells of a place outside where there is none", math.inf, 1, False)
+        if ran.reference.is_outside and not ran.is_outside:
+            return Verdict("does not tell of a place outside", math.inf, 1, False)
     outputs = {
         place: buffer
         for place, (param, buffer) in enumerate(zip(kernel.params, ran.buffers, strict=True))

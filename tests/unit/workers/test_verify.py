@@ -44,6 +44,7 @@ from nearhint_rules import program as pr
 from nearhint_rules.guard import ALWAYS, Aligned, AtMost, Divisible, Equals, Guard
 
 K0, P0 = ex.symbol("k0"), ex.symbol("p0")
+KERNELS = Path(__file__).parents[2] / "kernels"
 
 
 def verdict_on(
@@ -94,6 +95,28 @@ def test_each_kind_of_mistake_is_found(body: str, problem: str, tmp_path: Path) 
     assert bool(found.problem) == bool(problem)
     assert problem in found.problem
     assert found.is_damaging == (problem == "writes beside")
+
+
+LOOKUPS = tuple(path.stem for path in sorted(KERNELS.glob("*.ir")) if "(gather" in path.read_text())
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_what_a_binary_tells_of_places_outside_is_verified(name: str, tmp_path: Path) -> None:
+    """What tells of one that is none refuses a right call, what does not reads another element."""
+    kernel = parse_kernel((KERNELS / f"{name}.ir").read_text())
+    generated = default_source(kernel)
+    assert "return outside;" in generated.source
+    for answer, problem in (
+        ("outside", ""),
+        ("0", "does not tell of a place outside"),
+        ("1", "tells of a place outside where there is none"),
+        ("threads > 1 && outside", "does not tell of a place outside"),
+    ):
+        source = generated.source.replace("return outside;", f"return {answer};")
+        subject = CpuSubject(*compiled(replace(generated, source=source), tmp_path))
+        found = verdict_on(kernel, subject, hint=24)
+        assert found.problem.partition(",")[0] == problem
+        assert not found.is_damaging
 
 
 def test_elements_between_the_stores_must_stay_untouched(tmp_path: Path) -> None:
