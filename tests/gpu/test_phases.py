@@ -22,7 +22,28 @@ SCHEDULES = (
 )
 
 
+WIDE = (
+    ("layer_norm_wide_weights_bf16", f"cuda.looped x=1 r=1024 warps=4 {ANY} group=8 words=1"),
+    ("layer_norm_wide_weights_bf16", f"cuda.persistent x=1 r=4096 warps=8 {ANY} words=1"),
+    (
+        "layer_norm_wide_weights_bf16",
+        f"cuda.persistent x=1 r=2048 warps=8 {ANY} words=1 pieces=2 packed=1",
+    ),
+    ("layer_norm_dynamic_f32", f"cuda.persistent x=1 r=4096 warps=8 {ANY} words=1"),
+    ("layer_norm_dynamic_f32", f"cuda.persistent x=1 r=1024 warps=8 {ANY} words=1 pieces=4"),
+)
+"""Weights of four bytes, beside rows of two and of four."""
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("columns", [1, 7, 8, 263, 1021, 2048, 3071, 4095])
 def test_each_row_has_its_own_phase(schedule: str, columns: int, tmp_path: Path) -> None:
     assert_norms_agree(schedule, 301, columns, folder=tmp_path)
+
+
+@pytest.mark.parametrize(("name", "schedule"), WIDE)
+@pytest.mark.parametrize("columns", [1, 7, 8, 263, 1021, 2048, 3071, 4095])
+def test_so_has_what_is_shared_in_four_bytes(
+    name: str, schedule: str, columns: int, tmp_path: Path
+) -> None:
+    assert_norms_agree(schedule, 301, columns, folder=tmp_path, name=name)

@@ -31,12 +31,24 @@ def computed(
     kernel.bind(dims)(addresses(*tensors, scratch), (), stream)
 
 
-def assert_norms_agree(schedule: str, rows: int, columns: int, *, folder: Path) -> None:
-    """A layer norm of bf16 rows beside weights is torch's, into an output that had none."""
-    x, weight, bias = made(rows, columns), made(columns), made(columns) * 2
+NORMS = {
+    "layer_norm_dynamic_bf16": (torch.bfloat16, torch.bfloat16),
+    "layer_norm_wide_weights_bf16": (torch.bfloat16, torch.float32),
+    "layer_norm_dynamic_f32": (torch.float32, torch.float32),
+}
+"""Kernels of tests/kernels, the dtypes of their rows and of their weights."""
+
+
+def assert_norms_agree(
+    schedule: str, rows: int, columns: int, *, folder: Path, name: str = "layer_norm_dynamic_bf16"
+) -> None:
+    """A layer norm of rows beside weights is torch's, into an output that had none."""
+    dtype, weights = NORMS[name]
+    x = made(rows, columns, dtype=dtype)
+    weight, bias = made(columns, dtype=weights), made(columns, dtype=weights) * 2
     out = torch.full_like(x, float("nan"))
     tensors = (x, weight, bias, out)
-    computed("layer_norm_dynamic_bf16", schedule, (rows, columns), *tensors, folder=folder)
+    computed(name, schedule, (rows, columns), *tensors, folder=folder)
     expected = layer_norm(x.float(), (columns,), weight.float(), bias.float())
     torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=2e-2)
 
