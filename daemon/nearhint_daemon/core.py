@@ -243,6 +243,7 @@ class Core:
             contests,
             self.jobs,
         )
+        self.metrics.store_is_full.set_function(lambda: self.restorer.is_stuck)
         self.trimmer = Trimmer(self.store, self.tables)
         self.interventions = Interventions(
             self.store,

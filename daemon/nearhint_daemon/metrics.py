@@ -153,6 +153,9 @@ class Metrics:
         self.store_is_read_only = gauge(
             "nearhint_store_read_only", "1 while the disk takes no writes."
         )
+        self.store_is_full = gauge(
+            "nearhint_store_full", "1 while the store is too big though what may go has gone."
+        )
         self.corrupt = counter(
             "nearhint_artifact_verify_failures",
             "Stored bytes that did not have their hash.",

@@ -236,9 +236,11 @@ def test_a_store_that_stays_full_is_a_problem_that_is_told(
             (problem,) = status.problems
             assert "the store is full" in problem
             assert "max_store_bytes" in problem
+            assert b"\nnearhint_store_full 1.0\n" in daemon.core.metrics.render()
             await restorer.make_room(2**40)
             assert daemon.core.problems() == ()
             await daemon.client.register(chain(2))
+            assert b"\nnearhint_store_full 0.0\n" in daemon.core.metrics.render()
             assert [event for event in told if event.startswith("store_")] == [
                 "store_full",
                 "store_has_room",
