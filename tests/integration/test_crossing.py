@@ -15,6 +15,7 @@ from tests.integration.fake_workers import (
     Script,
     chain,
     compiled,
+    refused,
 )
 from tests.integration.operated import Tuned
 
@@ -172,16 +173,23 @@ def guarded(script: Script, needs: Mapping[str, Fact]) -> Faults:
 def test_what_a_hint_lists_is_timed_at_the_other_sizes_of_its_bucket_where_it_may_run(
     tmp_path: Path,
 ) -> None:
-    """A walk that is one step at the hint is two there, which no time at the hint says."""
-    walk, held, longer = (f"cpu.rows vector={size}" for size in (64, 128, 256))
+    """A walk that is one step at the hint is two there, which no time at the hint says; what does
+    not compile is none of it."""
+    walk, held, longer, spilled = (f"cpu.rows vector={size}" for size in (64, 128, 256, 512))
     script = Script(
-        lambda size, effort: (DEFAULT, walk, held) if size == 256 else (DEFAULT, longer),
+        lambda size, effort: (DEFAULT, walk, held, spilled) if size == 256 else (DEFAULT, longer),
         lambda name, size: {walk: 50_000, held: 40_000, longer: 60_000}.get(name, 200_000),
         also_at=lambda size: (352,) if size == 256 else (),
     )
 
     async def scenario() -> None:
-        faults = guarded(script, {held: AtMost(Sym("k0"), 256)})
+        fitting = guarded(script, {held: AtMost(Sym("k0"), 256)})
+
+        def faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+            if job == "compile_variant" and request.compile_variant.schedule == spilled:
+                return refused(request, "KERNEL_OVERSIZED", "140 bytes of registers spill")
+            return fitting(job, request)
+
         pools = FakeCompilePool(faults=faults), FakeBenchPool(faults=faults)
         async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
             registered = await daemon.client.register(chain(1))

@@ -76,7 +76,7 @@ class Contests:
                 for each in schedules
             )
         )
-        return [row.schedule for row in rows if holds(row, task)]
+        return [row.schedule for row in rows if row.message and holds(row, task)]
 
     async def passed(self, task: Task, schedule: str) -> VariantRow:
         """The Variant of a Schedule, compiled and verified; its state may be "rejected"."""
