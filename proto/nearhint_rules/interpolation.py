@@ -342,7 +342,13 @@ def leader(
     scale: float,
     lead: float = LEAST_LEAD,
 ) -> Predicted | None:
-    """The first of `led` what is `ordered`; None where the incumbent is not among them."""
+    """The first of `led` what is `ordered`; None where the incumbent is not among them.
+
+    `times` may be empty: where every Variant that may lead anywhere is bounded, only one runs that
+    is slower than those at all hints, and nothing is predicted of that.
+    """
+    if not times:
+        return None
     fastest = times[0]
     least_ns = fastest[0]
     holder: Predicted | None = None

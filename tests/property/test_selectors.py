@@ -19,8 +19,10 @@ from tests.property.strategies import (
 )
 from tests.property.test_selection import ADDRESSES, SIZES, STEP, guard_holds, ratio
 
+from nearhint_rules import expr as ex
 from nearhint_rules.choice import FALLBACK, REASONS, Choice
-from nearhint_rules.guard import pointer_facts_hold
+from nearhint_rules.costs import LANES_LIMIT
+from nearhint_rules.guard import ALWAYS, AtMost, Guard, pointer_facts_hold
 from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import NEAREST, SELECTORS
 from nearhint_rules.table import HintRow, Table, Timing, Variant, is_complete
@@ -30,13 +32,22 @@ NAMES = st.sampled_from(sorted(SELECTORS))
 
 @st.composite
 def matrices(draw: st.DrawFn) -> Table:
-    """Tables whose times follow their sizes, so that predictions hold: 1 or 2 symbols."""
+    """Tables whose times follow their sizes, so that predictions hold: 1 or 2 symbols.
+
+    In some all Variants but one are narrow, and that one is slower than they are anywhere.
+    """
     names = ("k0", "k1")[: draw(st.integers(1, 2))]
     count = draw(st.integers(1, 4))
     costs = [
         (draw(st.sampled_from((500, 1000, 2000))), draw(st.sampled_from((0.1, 0.3, 1.0, 2.5))))
         for _ in range(count + 1)
     ]
+    held = [draw(guards(names)) for _ in range(count)]
+    if draw(st.booleans()):
+        narrow = AtMost(ex.symbol("k0"), LANES_LIMIT + 1)
+        held = [*(Guard((*guard.facts, narrow)) for guard in held), ALWAYS]
+        costs.insert(count, (2000, 25.0))
+        count += 1
     size = st.sampled_from((16, 64, 100, 256, 1000, 1024, 4096, 16384))
     dims = draw(st.lists(st.tuples(*(size for _ in names)), unique=True, min_size=3, max_size=10))
     rows: list[HintRow] = []
@@ -59,8 +70,8 @@ def matrices(draw: st.DrawFn) -> Table:
         target="2" * 64,
         symbols=names,
         variants=tuple(
-            Variant(f"{number:064x}", "", draw(guards(names)), draw(artifacts(names)))
-            for number in range(count)
+            Variant(f"{number:064x}", "", guard, draw(artifacts(names)))
+            for number, guard in enumerate(held)
         ),
         default=0,
         hints=tuple(rows),
@@ -72,7 +83,7 @@ def matrices(draw: st.DrawFn) -> Table:
 ANY_TABLE = st.one_of(matrices(), matrices(), tuned_tables(), tables()).map(
     lambda table: replace(table, pins=())  # they come before any rule
 )
-NEAR_SIZES = SIZES | st.integers(10, 20000)
+NEAR_SIZES = SIZES | st.integers(10, 20000) | st.integers(LANES_LIMIT, 10 * LANES_LIMIT)
 
 
 def asked(table: Table, data: st.DataObject) -> tuple[int, ...]:

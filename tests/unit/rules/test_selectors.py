@@ -367,6 +367,17 @@ def test_interpolated_keeps_to_the_guards(fact: Fact, size: int, expected: int) 
     assert (chosen.variant, chosen.reason) == (expected, "predicted")
 
 
+def test_where_only_a_variant_runs_that_leads_nowhere_the_nearest_hint_answers() -> None:
+    narrow = tuple(variant(number, AtMost(K0, 2**31 - 1)) for number in range(2))  # their indices
+    hints = (2**27, 2**28, 2**29, 2**30)
+    times = flat, steep, lambda size: 9 * flat(size)
+    found = matrix(*times, hints=hints, variants=(*narrow, variant(2)))
+    assert served(INTERPOLATED, found, 2**31 - 1).reason == "predicted"
+    chosen = served(INTERPOLATED, found, 2**31)
+    assert chosen == served(NEAREST, found, 2**31)
+    assert chosen.variant == 2
+
+
 def test_alignment_is_left_to_each_call() -> None:
     found = matrix(flat, steep, variants=(variant(0), variant(1, Aligned(0, 64))))
     choice = INTERPOLATED.bind(found, STEP).prepare((9000,))
