@@ -30,9 +30,9 @@ from nearhint_rules.choice import FALLBACK, Selection
 from nearhint_rules.errors import InvalidMessage, InvalidTable
 from nearhint_rules.selectors import rule_name
 from nearhint_rules.table import (
-    HINT_LIMIT,
     PIN_LIMIT,
     PROBE_LIMIT,
+    ROW_LIMIT,
     HintRow,
     Pin,
     Table,
@@ -195,7 +195,7 @@ def table_from_proto(message: pb.Table) -> Table:
     try:
         check_count(message.symbols, SYMBOL_LIMIT, "symbols")
         check_count(message.variants, VARIANT_LIMIT, "variants")
-        check_count(message.hints, HINT_LIMIT, "hints")
+        check_count(message.hints, ROW_LIMIT, "hints")
         check_count(message.pins, PIN_LIMIT, "pins")
         check_count(message.probes, PROBE_LIMIT, "probes")
         check_count(message.signature, SIGNATURE_LIMIT, "signature")

@@ -19,6 +19,8 @@ from nearhint_rules.guard import Aligned, Divisible, Guard
 
 DEFAULT_CUTOFF = 4
 HINT_LIMIT = 32
+ROW_LIMIT = 48
+"""Of a Table: its hints, and what is beside and beyond them, where their Variants are timed too."""
 PIN_LIMIT = 64
 PROBE_LIMIT = 32
 
@@ -127,8 +129,8 @@ def check(table: Table) -> None:
         raise InvalidTable("cutoff", f"{table.cutoff} is no ratio of 1 or more")
     if len(set(table.symbols)) != len(table.symbols):
         raise InvalidTable("symbols", "named twice")
-    if len(table.hints) > HINT_LIMIT:
-        raise InvalidTable("hints", f"{len(table.hints)} hints, at most {HINT_LIMIT}")
+    if len(table.hints) > ROW_LIMIT:
+        raise InvalidTable("hints", f"{len(table.hints)} hints, at most {ROW_LIMIT}")
     for position, variant in enumerate(table.variants):
         _check_variant(variant, frozenset(table.symbols), f"variants[{position}]")
     if len(table.probes) > PROBE_LIMIT:

@@ -29,7 +29,7 @@ from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import AtMost, Divisible, Fact, Guard
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import HINT_LIMIT, Table
+from nearhint_rules.table import HINT_LIMIT, ROW_LIMIT, Table
 
 DEFAULT = "cpu.rows vector=8"
 LINE = (16, 64, 256, 1024)
@@ -239,12 +239,12 @@ def test_companions_have_the_places_that_hints_leave(tmp_path: Path) -> None:
         async with running(tmp_path, measure_memory_bytes=2**50) as daemon:
             registered = await daemon.client.register(chain(1, high=None))
             asked: list[int] = []
-            for first in range(4, 4 + 24, 8):
+            for first in range(4, 4 + 32, 8):
                 asked += [2**power for power in range(first, first + 8)]
                 assert (await daemon.client.tuned(registered, *asked[-8:])).failed == 0
                 table = await table_of(daemon, registered)
                 assert [row.dims[0] for row in hints_of(table)] == asked
-                beside = min(len(asked), HINT_LIMIT - len(asked))
+                beside = min(len(asked), ROW_LIMIT - len(asked))
                 assert len(table.hints) == len(asked) + beside
             # Once more: nothing is left to do.
             full = await table_of(daemon, registered)
@@ -252,11 +252,16 @@ def test_companions_have_the_places_that_hints_leave(tmp_path: Path) -> None:
             await daemon.client.tuned(registered, *asked)
             assert (dict(daemon.bench.asked), dict(daemon.compile.asked)) == done
             assert await table_of(daemon, registered) == full
+            # The hint that goes takes what is beside it along, or that would be a hint.
+            await daemon.client.tuned(registered, 2**36)
+            table = await table_of(daemon, registered)
+            assert [row.dims[0] for row in hints_of(table)] == [*asked[1:], 2**36]
+            assert len(table.hints) == ROW_LIMIT
 
     asyncio.run(scenario())
 
 
-def test_a_table_that_hints_fill_meanwhile_gets_no_companion(tmp_path: Path) -> None:
+def test_a_table_that_is_filled_meanwhile_gets_no_more_companions(tmp_path: Path) -> None:
     started, gate = asyncio.Event(), asyncio.Event()
     beside: list[int] = []
 
@@ -282,12 +287,14 @@ def test_a_table_that_hints_fill_meanwhile_gets_no_companion(tmp_path: Path) -> 
             table = convert.table_from_proto(await table_of(daemon, registered))
             like = table.hints[-1]
             others = [2**power for power in range(11, 11 + HINT_LIMIT - len(LINE))]
-            full = (*table.hints, *(replace(like, dims=(size,)) for size in others))
+            odd = [odd_below(size) for size in others[HINT_LIMIT - ROW_LIMIT :]]
+            full = (*table.hints, *(replace(like, dims=(size,)) for size in (*others, *odd)))
             await daemon.core.tables.publish(replace(table, hints=full))
             gate.set()
             assert (await daemon.client.finished(operation.id)).failed == 0
             filled = await table_of(daemon, registered)
-            assert [row.dims[0] for row in filled.hints] == [*LINE, *others]
+            assert [row.dims[0] for row in hints_of(filled)] == [*LINE, *others]
+            assert len(filled.hints) == ROW_LIMIT
             assert len(beside) == 1
 
     asyncio.run(scenario())

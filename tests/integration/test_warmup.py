@@ -24,7 +24,7 @@ from nearhint_daemon.tuning.companions import companions, odd_below
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table, Timing
+from nearhint_rules.table import ROW_LIMIT, HintRow, Table, Timing
 
 END_S = 120.0
 FLAGS = (
@@ -210,7 +210,7 @@ def is_kept(before: Rows, after: Rows) -> bool:
     return all(
         timings == after[kernel][dims] or timings.keys() < after[kernel][dims].keys()
         if dims in after[kernel]
-        else len(after[kernel]) == HINT_LIMIT and is_one_sided(dims)
+        else len(after[kernel]) == ROW_LIMIT and is_one_sided(dims)
         for kernel, rows in before.items()
         for dims, timings in rows.items()
     )
@@ -289,13 +289,13 @@ def test_a_second_run_compiles_and_measures_nothing_and_reports_the_same(
 def test_hints_that_come_to_a_full_table_have_companions_and_one_sided_ones_give_way(
     daemon: DaemonProcess, tmp_path: Path
 ) -> None:
-    rows = [16 << at for at in range(HINT_LIMIT // 4 + 2)]
+    rows = [16 << at for at in range(ROW_LIMIT // 4 + 2)]
 
     def manifest(count: int) -> str:
         return GOOD.replace("[1, 4, 16, 64]", str(rows[:count]))
 
     # What has 2.5 times the elements of the largest of those that came first.
-    outgrown = (3152, 208)
+    outgrown = (50416, 208)
 
     def odd_in_both(count: int) -> set[Dims]:
         return {(odd_below(size), 125) for size in rows[:count]}
@@ -303,7 +303,7 @@ def test_hints_that_come_to_a_full_table_have_companions_and_one_sided_ones_give
     code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows) - 2))
     assert code == ExitCode.OK, talk
     before = searched(daemon)
-    assert [len(table) for table in before.values()] == [HINT_LIMIT]
+    assert [len(table) for table in before.values()] == [ROW_LIMIT]
     assert farther(daemon) == {outgrown}
     assert {dims for dims in beside(daemon) if not is_one_sided(dims)} == odd_in_both(len(rows) - 2)
     code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows)))
@@ -311,7 +311,7 @@ def test_hints_that_come_to_a_full_table_have_companions_and_one_sided_ones_give
     assert is_kept(before, searched(daemon))
     assert hints(daemon) == len(rows)
     assert farther(daemon) == {outgrown}
-    assert len(beside(daemon)) == HINT_LIMIT - len(rows) - 1
+    assert len(beside(daemon)) == ROW_LIMIT - len(rows) - 1
     assert {dims for dims in beside(daemon) if not is_one_sided(dims)} == odd_in_both(len(rows))
     done = work_done(daemon)
     code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows)))

@@ -16,7 +16,7 @@ from tests.integration.daemon_process import DaemonProcess, daemon_in
 
 from nearhint.exit_codes import ExitCode
 from nearhint_daemon.tuning.companions import odd_below
-from nearhint_rules.table import HINT_LIMIT
+from nearhint_rules.table import ROW_LIMIT
 
 KILLS = 10
 SEED = 7
@@ -79,4 +79,4 @@ def test_ten_kills_lose_and_repeat_no_measurement_and_the_warm_up_ends_well(
     odd = {tuple(each if each % 16 else odd_below(each) for each in dims) for dims in many}
     beside = warming.beside(daemon)
     assert {dims for dims in beside if not warming.is_one_sided(dims)} == odd
-    assert len(beside) == HINT_LIMIT - len([*many, OUTGROWN])
+    assert len(beside) == ROW_LIMIT - len([*many, OUTGROWN])

@@ -28,8 +28,7 @@ from nearhint_daemon.store import Store, queries
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import KernelKey, Met, Site, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
-from nearhint_daemon.tuning.beyond import own_hints, rows_beyond
-from nearhint_daemon.tuning.companions import companions
+from nearhint_daemon.tuning.beyond import orphans, own_hints
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs, probe_job
 from nearhint_rules.ladder import distance
@@ -224,14 +223,7 @@ def spare_for_all(table: Table, moves: Mapping[str, Move], *, budget: int) -> tu
         ):
             spare.append(row.dims)
             held.subtract(names)
-    if spare:
-        spare += sorted(rows_beyond(table) - rows_beyond(_without(table, spare)) - set(spare))
-        spare += sorted(companions(table) - companions(_without(table, spare)) - set(spare))
-    return tuple(spare)
-
-
-def _without(table: Table, gone: Collection[Dims]) -> Table:
-    return replace(table, hints=tuple(row for row in table.hints if row.dims not in gone))
+    return (*spare, *sorted(orphans(table, spare))) if spare else ()
 
 
 def _timed(table: Table) -> frozenset[Site]:

@@ -18,10 +18,10 @@ nobody asked for takes no hint's place. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from nearhint_daemon.tuning.companions import without_companions
+from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.costs import LANES_LIMIT
 from nearhint_rules.expr import Sym
@@ -29,7 +29,7 @@ from nearhint_rules.guard import AtMost, size_facts_hold
 from nearhint_rules.ladder import LEAST_STEP, distance
 from nearhint_rules.metrics import Dims
 from nearhint_rules.prediction import contenders
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_for_cpu
+from nearhint_rules.table import ROW_LIMIT, HintRow, Table, is_for_cpu
 
 BEYOND = "beyond a hint, where what fits there does not"
 LEAST_BLOCK = 256
@@ -60,7 +60,7 @@ def lacking_beyond(table: Table, rows: Sequence[HintRow]) -> Mapping[Dims, tuple
         farther += outgrown(table, max(own, key=lambda row: math.prod(row.dims)))
     found: dict[Dims, tuple[int, ...]] = {}
     for dims in farther:
-        if len(known) == HINT_LIMIT or any(distance(dims, at) < LEAST_STEP for at in known):
+        if len(known) == ROW_LIMIT or any(distance(dims, at) < LEAST_STEP for at in known):
             continue
         sizes = dict(zip(table.symbols, dims, strict=True))
         wanted = [at for at in named if size_facts_hold(table.variants[at].guard, sizes)]
@@ -87,6 +87,18 @@ def own_hints(table: Table) -> tuple[HintRow, ...]:
     """The rows of a Table that are there for themselves: neither beside a hint nor beyond one."""
     beyond_others = rows_beyond(table)
     return tuple(row for row in without_companions(table) if row.dims not in beyond_others)
+
+
+def orphans(table: Table, gone: Collection[Dims]) -> frozenset[Dims]:
+    """The rows that are there because of hints that are to go, and of no other."""
+    found = rows_beyond(table) - rows_beyond(without(table, gone)) - frozenset(gone)
+    left = companions(without(table, found.union(gone)))
+    return found | (companions(table) - left - frozenset(gone))
+
+
+def without(table: Table, gone: Collection[Dims]) -> Table:
+    """The Table without these of its rows."""
+    return replace(table, hints=tuple(row for row in table.hints if row.dims not in gone))
 
 
 def _farther(table: Table, row: HintRow) -> Iterator[Dims]:

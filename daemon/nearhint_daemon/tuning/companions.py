@@ -38,7 +38,7 @@ from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.guard import Divisible, size_facts_hold
 from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table
+from nearhint_rules.table import ROW_LIMIT, HintRow, Table
 
 Step: TypeAlias = Callable[[Dims, Collection[str]], Dims | None]
 """Sizes beside some, with these symbols moved so that little divides them; None: there are none."""
@@ -181,7 +181,7 @@ def has_place(table: Table, dims: Dims) -> bool:
 
     One-sided companions leave their places to others, and none to their like.
     """
-    if len(table.hints) < HINT_LIMIT:
+    if len(table.hints) < ROW_LIMIT:
         return True
     return not _held(table, _divisors(table), dims) and bool(sided_companions(table))
 
@@ -215,11 +215,11 @@ def lacking_beside(
     known = {row.dims: {position for position, _ in row.ranked} for row in table.hints}
     beside = {dims: row for row in rows if (dims := companion(table, row.dims, step)) is not None}
     there = [dims for dims in beside if dims in known]
-    room = HINT_LIMIT - len(known.keys() - sided_companions(table))
+    room = ROW_LIMIT - len(known.keys() - sided_companions(table))
     wanted = _apart(beside, there, limit=len(there) + room)
     sides = _sides(table, rows, known, step)
     there = [dims for dims in sides if dims in known]
-    room = HINT_LIMIT - len(known.keys() | wanted)
+    room = ROW_LIMIT - len(known.keys() | wanted)
     beside |= sides
     wanted += _apart(sides, there, limit=len(there) + room)
     found: dict[Dims, tuple[int, ...]] = {}

@@ -28,9 +28,9 @@ from nearhint_daemon.tuning.companions import (
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.metrics import Dims
 from nearhint_rules.prediction import contenders
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_complete, is_for_cpu
+from nearhint_rules.table import ROW_LIMIT, HintRow, Table, is_complete, is_for_cpu
 
-MANY_ROWS = HINT_LIMIT * 3 // 4
+MANY_ROWS = ROW_LIMIT * 3 // 4
 """With so many rows a Table may need the others for what is beyond its hints."""
 SEARCHED_TIER = 2
 """From this tier on, the search at a hint has ended."""

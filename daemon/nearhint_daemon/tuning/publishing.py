@@ -24,7 +24,7 @@ from nearhint_daemon.store.rows import ArtifactRow, JobRow, MeasurementRow, Vari
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import Traffic
-from nearhint_daemon.tuning.beyond import rows_beyond
+from nearhint_daemon.tuning.beyond import orphans, own_hints, rows_beyond, without
 from nearhint_daemon.tuning.companions import first_to_go
 from nearhint_daemon.tuning.drift import carried
 from nearhint_daemon.tuning.matrix import shared
@@ -43,7 +43,15 @@ from nearhint_rules.hints import crowded_out, to_evict
 from nearhint_rules.metrics import Dims
 from nearhint_rules.ranking import rank
 from nearhint_rules.selectors import DEFAULT_SELECTOR
-from nearhint_rules.table import HINT_LIMIT, PROBE_LIMIT, HintRow, Table, Timing, Variant
+from nearhint_rules.table import (
+    HINT_LIMIT,
+    PROBE_LIMIT,
+    ROW_LIMIT,
+    HintRow,
+    Table,
+    Timing,
+    Variant,
+)
 
 RANKED_LIMIT = 48
 VARIANTS_LIMIT = 256
@@ -301,10 +309,18 @@ class Publisher:
     def _evicted(self, table: Table, task: Task) -> set[tuple[int, ...]]:
         if len(table.hints) <= HINT_LIMIT:
             return set()
-        uses = self._traffic.uses(table)
         # What somebody asked for is a hint here.
-        spare = unasked(table, but=() if task.why else (task.dims,))
-        return set(crowded_out(table, task.dims, task.fallback.id, uses, spare=spare))
+        asked = () if task.why else (task.dims,)
+        own = {row.dims for row in own_hints(table)}.union(asked)
+        hints = without(table, {row.dims for row in table.hints} - own)
+        site = task.dims, task.fallback.id
+        gone = set(crowded_out(hints, *site, self._traffic.uses(hints)))
+        gone |= orphans(table, gone)
+        left = without(table, gone)
+        if len(left.hints) <= ROW_LIMIT:
+            return gone
+        spare, uses = unasked(left, but=asked), self._traffic.uses(left)
+        return gone.union(crowded_out(left, *site, uses, spare=spare, limit=ROW_LIMIT))
 
     async def _forget(
         self,

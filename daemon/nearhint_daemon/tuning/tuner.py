@@ -30,6 +30,7 @@ from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
+from nearhint_daemon.tuning.beyond import own_hints
 from nearhint_daemon.tuning.contests import ROUGH, SOON, THOROUGH, Contests, holds
 from nearhint_daemon.tuning.crossing import Crossing, incumbents
 from nearhint_daemon.tuning.efforts import Effort
@@ -156,7 +157,7 @@ class Tuner:
         if table is None:
             return ()
         is_given_up = bool(table.reason) and not table.variants
-        if is_given_up or len(table.hints) >= HINT_LIMIT:
+        if is_given_up or len(own_hints(table)) >= HINT_LIMIT:
             return None
         return frozenset(bucket(row.dims) for row in answering(table, fallback))
 

@@ -14,7 +14,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost
 from nearhint_rules.ladder import LEAST_STEP, distance
 from nearhint_rules.metrics import Dims
-from nearhint_rules.table import HINT_LIMIT, HintRow, Table, is_for_cpu
+from nearhint_rules.table import ROW_LIMIT, HintRow, Table, is_for_cpu
 
 K0, K1 = ex.Sym("k0"), ex.Sym("k1")
 VARIANTS = (
@@ -77,7 +77,7 @@ def test_what_is_near_a_row_is_not_beyond_it_and_a_full_table_gets_nothing() -> 
     hints = row((64, 768), {1: 50, 0: 100}), row((64, 1600), {2: 50, 0: 100})
     assert list(missing_beyond(held(*hints), STEP)) == [(64, 2896)]
     few = [row((64 << number, 768), {1: 50, 0: 100}) for number in range(3)]
-    crowd = [row((1 << 20, 32 * number), {0: 100}, tier=1) for number in range(1, HINT_LIMIT - 3)]
+    crowd = [row((1 << 20, 32 * number), {0: 100}, tier=1) for number in range(1, ROW_LIMIT - 3)]
     assert list(missing_beyond(held(*few, *crowd), STEP)) == [(64, 1440)]
 
 
@@ -154,9 +154,9 @@ def test_a_cpus_hints_have_companions_and_what_they_are_outgrown_by_has_none() -
 def test_what_is_outgrown_is_not_near_a_row_and_takes_no_place_in_a_full_table() -> None:
     near = row((1584, 800), {0: 100}, tier=1)
     assert missing_beyond(table(*on_cpu(SMALL, LARGEST).hints, near), STEP) == {}
-    crowd = [row((1 << 20, 32 * number), {0: 100}, tier=1) for number in range(1, HINT_LIMIT - 1)]
+    crowd = [row((1 << 20, 32 * number), {0: 100}, tier=1) for number in range(1, ROW_LIMIT - 1)]
     full = table(*on_cpu(SMALL, LARGEST).hints, *crowd)
-    assert len(full.hints) == HINT_LIMIT
+    assert len(full.hints) == ROW_LIMIT
     assert missing_beyond(full, STEP) == {}
     assert list(missing_beyond(replace(full, hints=full.hints[:-1]), STEP)) == [FARTHER]
 

@@ -254,7 +254,7 @@ BAD_TABLES: dict[str, tuple[TableEdit, str]] = {
     "hint of another rank": (lambda message: message.hints[0].dims.append(3), "hints[0].dims"),
     "hint of zero": (lambda message: message.hints[0].dims.__setitem__(0, 0), "hints[0].dims"),
     "hint twice": (lambda message: message.hints.append(message.hints[0]), "hints[1].dims"),
-    "33 hints": (lambda message: message.hints.extend([message.hints[0]] * 32), "hints"),
+    "49 hints": (lambda message: message.hints.extend([message.hints[0]] * 48), "hints"),
     "unknown variant": (
         lambda message: setattr(message.hints[0].ranked[0], "variant", 9), "hints[0].ranked"
     ),
