@@ -1,0 +1,129 @@
+"""Functions of two sizes, served where nobody tuned: on other layouts, and beyond 2^31 elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+import torch
+from tests.gpu.served import FIRST, Function, Tensor, client_of, serving, settled
+
+import nearhint
+from nearhint_torch.runner import watch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(420)]
+
+HINTS = ((8, 64), (1000, 500), (30_000, 16_000))
+FARTHEST = (71_603, 30_011)
+"""More elements than 32 bits count, and near enough to the last hint for it to answer."""
+DRAWN = 12
+CHUNK = 1 << 27
+"""Elements that are compared at a time."""
+
+
+def softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, -1)
+
+
+def standardised(x: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+
+def column_sum(x: Tensor) -> Tensor:
+    return x.sum(0)
+
+
+def running_sum(x: Tensor) -> Tensor:
+    return x.cumsum(-1)
+
+
+def place_of_largest(x: Tensor) -> Tensor:
+    return x.argmax(-1)
+
+
+def transposed(x: Tensor) -> Tensor:
+    return (x.t() * 2).contiguous()
+
+
+def gated(x: Tensor) -> Tensor:
+    return torch.nn.functional.silu(x) * (x + 1)
+
+
+DTYPES = {
+    softmax: torch.bfloat16,
+    standardised: torch.float16,
+    column_sum: torch.bfloat16,
+    running_sum: torch.float16,
+    place_of_largest: torch.float32,
+    transposed: torch.bfloat16,
+    gated: torch.bfloat16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A function, and what serves it."""
+
+    function: Function
+    kernel: Function
+
+    def holds_at(self, x: Tensor) -> bool:
+        """Whether both have the same results there, up to roundings of the sums' terms."""
+        got, expected = self.kernel(x).flatten(), self.function(x).flatten()
+        assert got.dtype == expected.dtype
+        assert got.shape == expected.shape
+        if not expected.is_floating_point():
+            return torch.equal(got, expected)
+        allowed = 2 * torch.finfo(expected.dtype).eps * float(expected.abs().max())
+        return all(
+            bool((mine.float() - theirs.float()).abs().max() <= allowed)
+            for mine, theirs in zip(got.split(CHUNK), expected.split(CHUNK), strict=True)
+        )
+
+
+def matrix(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(rows, columns, device=FIRST, dtype=dtype)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Function, Served]]:
+    directory = tmp_path_factory.mktemp("sizes")
+    with serving(directory) as daemon, client_of(daemon, directory / "cache"):
+        found = {
+            function: Served(
+                function, nearhint.kernel(function, dynamic={"x": {0: "rows", 1: "columns"}})
+            )
+            for function in DTYPES
+        }
+        for sizes in HINTS:
+            for function, dtype in DTYPES.items():
+                found[function].kernel(matrix(*sizes, dtype))
+        settled()
+        yield found
+
+
+@pytest.fixture(params=DTYPES, ids=lambda function: str(function.__name__))
+def each(request: pytest.FixtureRequest, served: dict[Function, Served]) -> Served:
+    return served[request.param]
+
+
+def test_sizes_that_are_no_hints_are_served_on_any_rows(each: Served) -> None:
+    rng, dtype = Random(5), DTYPES[each.function]
+    for _ in range(DRAWN):
+        rows, columns = (int(2 ** rng.uniform(0, 13)) for _ in range(2))
+        wider = matrix(rows, columns + 3, dtype)
+        shifted = matrix(1, rows * columns + 5, dtype).flatten()[5:].view(rows, columns)
+        for x in (shifted, wider[:, 1 : columns + 1], wider[:, :columns].contiguous()):
+            assert each.holds_at(x), (rows, columns, x.stride(), x.storage_offset())
+
+
+def test_what_32_bits_do_not_count_is_served(each: Served) -> None:
+    x = matrix(*FARTHEST, DTYPES[each.function])
+    assert x.numel() > 2**31
+    with watch() as reports:
+        assert each.holds_at(x)
+    assert [report.tiers[0] for report in reports] == [0]  # none of the launches is at T0
+    del x
+    torch.cuda.empty_cache()
