@@ -90,7 +90,8 @@ def matrix(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Function, Served]]:
     directory = tmp_path_factory.mktemp("sizes")
-    with serving(directory) as daemon, client_of(daemon, directory / "cache"):
+    room = {"NEARHINT_MEASURE_MEMORY_BYTES": str(2**34)}
+    with serving(directory, **room) as daemon, client_of(daemon, directory / "cache"):
         found = {
             function: Served(
                 function, nearhint.kernel(function, dynamic={"x": {0: "rows", 1: "columns"}})
