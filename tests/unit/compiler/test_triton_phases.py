@@ -37,6 +37,8 @@ WIDE_WEIGHTS, WIDE = "layer_norm_wide_weights_bf16", "layer_norm_dynamic_f32"
 """What all rows share in elements of four bytes, beside rows of two and of four."""
 MODULATED = "modulated_layer_norm_bf16"
 """What all rows share beside what those of an image share, each from a base of its own."""
+STRIDED = "strided_softmax_bf16"
+"""Rows that begin elsewhere than those that are written, and lie beside or over each other."""
 AHEAD = (
     f"cuda.cooperative x=1 r=512 splits=3 teams=2 warps=2 {WORDS} polls=2 group=8 ahead=2 words=1"
 )
@@ -63,6 +65,14 @@ def in_phase(source: str) -> list[tuple[str, str]]:
 
 def modulated(schedule: str, *lengths: int, tokens: int = 3) -> list[Case]:
     return [Case(MODULATED, schedule, (3, tokens, length)) for length in lengths]
+
+
+def strided(schedule: str, *lengths: int) -> list[Case]:
+    return [
+        Case(STRIDED, schedule, (5, length, stride))
+        for length in lengths
+        for stride in (length + 3, max(1, length // 2))
+    ]
 
 
 CASES = [
@@ -94,6 +104,10 @@ CASES = [
     *modulated(TEAM, 7, 261, 519, 770),
     *modulated(AHEAD, 7, 261, 770, 1531),
     *modulated(SPLIT, 3, 261, 770),
+    *strided(WALKED, 1, 19, 263),
+    *strided(HELD, 1, 8, 19, 503),
+    *strided(f"{HELD} pieces=3", 5, 521),
+    *strided(TEAM, 7, 261),
 ]
 
 

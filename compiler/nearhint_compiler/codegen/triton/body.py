@@ -379,7 +379,7 @@ class Body:
         branch: Branch | None = None,
         beyond: str = "",
     ) -> str:
-        if branch is None and (found := phased(self.kernel, self.block, param, index)):
+        if branch is None and (found := phased(self.kernel, self.block, param, index, beyond)):
             return found
         pointer = "" if branch is not None else self._pointer(param, index)
         options = ""

@@ -46,14 +46,18 @@ def has_phases(words: RowWords, schedule: Schedule) -> bool:
     return has_words and schedule["r"] >= 4 * words.lanes**2 and not schedule.get("r1", 0)
 
 
-def phased(kernel: ir.Kernel, block: Block, param: int, index: ex.Expr) -> str:
-    """What is loaded at an index in two words; nothing if `block` has it otherwise."""
+def phased(kernel: ir.Kernel, block: Block, param: int, index: ex.Expr, beyond: str = "") -> str:
+    """What is loaded at an index in two words; nothing if `block` has it otherwise.
+
+    Lanes beyond the row are 0 or else `beyond`.
+    """
     lane, dtype = block.phased.get(index, ""), kernel.params[param].dtype
     if not lane:
         return ""
     base, mask = base_of(kernel, index), block.mask_of(index)
     begin = block.text(base) if base != ex.ZERO else ""
-    place, other = f"tl.broadcast_to({lane}, {block.element_shape})", zero_text(dtype)
+    place = f"tl.broadcast_to({lane}, {block.element_shape})"
+    other = beyond or zero_text(dtype)
     phase = block.head
     if begin:
         phase = f"(({begin} + {block.head}) % {block.word})"
