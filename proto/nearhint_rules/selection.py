@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from math import log2
 from typing import TypeAlias
 
@@ -171,7 +171,8 @@ class StepSelector:
         found: list[Alternative] = []
         lacking = missing & self._candidates.needed
         # The nearest hint answers nearly always: the order of the others can wait.
-        for at in chain((nearest,), islice(self._hints.order(dims), 1, None)):
+        others = (at for at in self._hints.order(dims) if at != nearest)
+        for at in chain((nearest,), others):
             candidates = self._known[at][0].get(lacking) or self._reached(at, lacking)
             fresh = [each for each in candidates if not each.implied & tried]
             if not fresh:

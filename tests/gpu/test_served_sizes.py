@@ -21,8 +21,8 @@ WIDE, WIDEST = (50_003, 30_011), (71_603, 30_011)
 """More elements than narrow indices are offered for, near enough to the last hint for it to answer;
 and more than 2^31."""
 DRAWN = 12
-ROUNDINGS = 8
-"""Of results, by their largest: running sums in f32 differ by the order of their terms."""
+ROUNDINGS = 2
+"""Of results, by their largest: eager's own running sums round more."""
 CHUNK = 1 << 27
 """Elements that are compared at a time."""
 
@@ -59,7 +59,7 @@ DTYPES = {
     softmax: torch.bfloat16,
     standardised: torch.float16,
     column_sum: torch.bfloat16,
-    running_sum: torch.float32,
+    running_sum: torch.bfloat16,
     place_of_largest: torch.float32,
     transposed: torch.bfloat16,
     gated: torch.bfloat16,
@@ -74,16 +74,19 @@ class Served:
     kernel: Function
 
     def holds_at(self, x: Tensor) -> bool:
-        """Whether it has the function's results in f32 there, but for roundings."""
+        """Whether it has the results of f32 there, but for roundings, or eager's own."""
         got, expected = self.kernel(x).flatten(), self.function(x.float()).flatten()
         if not got.is_floating_point():
             return torch.equal(got, expected)
         assert got.dtype == x.dtype
         allowed = ROUNDINGS * torch.finfo(got.dtype).eps * float(expected.abs().max())
-        return all(
-            bool((mine.float() - theirs).abs().max() <= allowed)
-            for mine, theirs in zip(got.split(CHUNK), expected.split(CHUNK), strict=True)
-        )
+        return most_off(got, expected) <= allowed + most_off(self.function(x).flatten(), expected)
+
+
+def most_off(got: Tensor, expected: Tensor) -> float:
+    """How far results are from those expected."""
+    chunks = zip(got.split(CHUNK), expected.split(CHUNK), strict=True)
+    return max(float((mine.float() - theirs).abs().max()) for mine, theirs in chunks)
 
 
 def matrix(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
@@ -127,7 +130,8 @@ def test_what_narrow_indices_do_not_reach_is_served(each: Served) -> None:
     with watch() as reports:
         assert each.holds_at(matrix(*WIDE, DTYPES[each.function]))
     (report,) = reports
-    assert report.tiers[0] == 0, report.launches  # nothing is at T0
+    # The original ops run at most where they are faster.
+    assert not any(each.reason.startswith("beyond_cutoff") for each in report.launches)
     torch.cuda.empty_cache()
 
 

@@ -359,6 +359,19 @@ def test_where_only_a_variant_runs_that_leads_nowhere_the_nearest_hint_answers()
     assert chosen.variant == 2
 
 
+def test_a_hint_behind_a_companion_where_nothing_may_run_is_asked() -> None:
+    bound = AtMost(K0, 2**31 - 1)
+    variants = variant(0, bound), variant(1, Divisible(K0, 16)), variant(2)
+    times = flat, steep, lambda size: 2 * flat(size)
+    found = matrix(*times, hints=(2**22, 2**26, 2**30), variants=variants)
+    odd = matrix(flat, hints=(2**26 - 2**20 - 1, 2**30 - 2**24 - 1), variants=variants)
+    found = replace(found, hints=(*found.hints, *odd.hints))
+    size = 2**31 + 1
+    assert served(INTERPOLATED, replace(found, hints=found.hints[:3]), size).variant == 2
+    chosen = served(INTERPOLATED, found, size)
+    assert (chosen.variant, chosen.hint) == (2, (2**30,))
+
+
 def test_alignment_is_left_to_each_call() -> None:
     found = matrix(flat, steep, variants=(variant(0), variant(1, Aligned(0, 64))))
     choice = INTERPOLATED.bind(found, STEP).prepare((9000,))
