@@ -7,6 +7,7 @@ NEARHINT_EXPLORE=9 draws more than five hundred. On a machine with a GPU its Var
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from nearhint_daemon.workers.errors import KernelOversized
 from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_daemon.workers.toolchain import detect, for_kind
 from nearhint_daemon.workers.verify import References, verify
+from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef
 from nearhint_rules.canonical import content_hash
 from nearhint_rules.errors import InvalidExpression
@@ -57,7 +59,24 @@ def lowered_kernels(draw: st.DrawFn) -> ir.Kernel:
     return draw(st.sampled_from(found)).kernel
 
 
-KERNELS = st.one_of(lowered_kernels(), kernels(), st.sampled_from(CORPUS))
+def in_wider_rows(kernel: ir.Kernel) -> ir.Kernel:
+    """The same of a view: rows of all that is read by rows begin a size of their own apart."""
+    stride = f"k{len(kernel.symbols)}"
+    ends = ex.mul(kernel.reduction[-1], ex.Sym("p0")), ex.Sym("r0")
+    row, wider = ex.add(*ends), ex.add(ex.mul(ex.symbol(stride), ex.Sym("p0")), ends[1])
+    body = tuple(
+        replace(node, index=wider) if isinstance(node, ir.Load) and node.index == row else node
+        for node in kernel.body
+    )
+    return replace(kernel, symbols=(*kernel.symbols, stride), body=body)
+
+
+VIEWS = [
+    view
+    for kernel in CORPUS
+    if kernel.reduction and (view := in_wider_rows(kernel)).body != kernel.body
+]
+KERNELS = st.one_of(lowered_kernels(), kernels(), st.sampled_from(CORPUS), st.sampled_from(VIEWS))
 
 
 def drawn_sizes(kernel: ir.Kernel, data: st.DataObject) -> dict[str, int]:
