@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler import COMPILER_VERSION
@@ -23,6 +23,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef, CpuLaunch
 from nearhint_rules.canonical import content_hash
 from nearhint_rules.expr import ONE, Sym
+from nearhint_rules.guard import Fact, Guard
 from nearhint_rules.plan import Fallback, Launch, Output, Plan
 from nearhint_rules.program import (
     Node,
@@ -309,3 +310,18 @@ class FakeBenchPool:
 
 def make_pools(config: Config, metrics: Metrics) -> Pools:
     return Pools(FakeCompilePool(), FakeBenchPool())
+
+
+def guarded(script: Script, needs: Mapping[str, Fact]) -> Faults:
+    """A script whose Variants of these Schedules have a Guard."""
+
+    def faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        response = script.faults(job, request)
+        fact = needs.get(request.compile_variant.schedule) if job == "compile_variant" else None
+        if fact is not None:
+            response = pb.WorkerResponse(id=request.id)
+            response.compiled.CopyFrom(compiled(request.compile_variant))
+            response.compiled.guard.CopyFrom(convert.guard_to_proto(Guard((fact,))))
+        return response
+
+    return faults

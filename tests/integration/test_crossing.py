@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +10,9 @@ from tests.integration.daemon_in_process import Running, hints_of, running
 from tests.integration.fake_workers import (
     FakeBenchPool,
     FakeCompilePool,
-    Faults,
     Script,
     chain,
-    compiled,
+    guarded,
     refused,
 )
 from tests.integration.operated import Tuned
@@ -27,7 +25,7 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.expr import Sym
-from nearhint_rules.guard import AtMost, Divisible, Fact, Guard
+from nearhint_rules.guard import AtMost, Divisible
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT, ROW_LIMIT, Table
 
@@ -153,21 +151,6 @@ def test_crossing_goes_on_after_a_restart_and_repeats_nothing(tmp_path: Path) ->
             assert len(script.timed) == timed
 
     asyncio.run(scenario())
-
-
-def guarded(script: Script, needs: Mapping[str, Fact]) -> Faults:
-    """A script whose Variants of these Schedules have a Guard."""
-
-    def faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
-        response = script.faults(job, request)
-        fact = needs.get(request.compile_variant.schedule) if job == "compile_variant" else None
-        if fact is not None:
-            response = pb.WorkerResponse(id=request.id)
-            response.compiled.CopyFrom(compiled(request.compile_variant))
-            response.compiled.guard.CopyFrom(convert.guard_to_proto(Guard((fact,))))
-        return response
-
-    return faults
 
 
 def test_what_a_hint_lists_is_timed_at_the_other_sizes_of_its_bucket_where_it_may_run(

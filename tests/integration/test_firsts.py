@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import FakeBenchPool, FakeCompilePool, Script, chain
+from tests.integration.fake_workers import (
+    FakeBenchPool,
+    FakeCompilePool,
+    Script,
+    chain,
+    guarded,
+)
 
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
 from nearhint_proto.v1 import worker_pb2
 from nearhint_rules.choice import FALLBACK
+from nearhint_rules.expr import Sym
+from nearhint_rules.guard import AtMost
 from nearhint_rules.selectors import select
 from nearhint_rules.table import Table
 
@@ -50,6 +58,25 @@ def served(table: Table, size: int) -> str:
     fallback, _ = table.hints[0].fallbacks[0]
     answer = select(table, (size,), fallback=fallback)
     return "" if answer.variant == FALLBACK else table.variants[answer.variant].schedule
+
+
+def test_a_hint_that_the_default_does_not_reach_is_timed_by_nobody(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, _, _ = scripted()
+        faults = guarded(script, {DEFAULT: AtMost(Sym("k0"), 1024)})
+        pools = FakeCompilePool(faults=faults), FakeBenchPool(faults=faults)
+        async with running(tmp_path, compile=pools[0], bench=pools[1]) as daemon:
+            registered = await daemon.client.register(chain(1, high=1 << 20))
+            assert (await daemon.client.tuned(registered, FEW)).failed == 0
+            timed = list(script.timed)
+            operation = await daemon.client.tuned(registered, MANY)
+            assert (operation.failed > 0, operation.passing) == (True, 0)
+            assert "the default Variant may not run" in operation.error.message
+            assert script.timed == timed
+            assert (await daemon.client.tuned(registered, FEW, MANY)).failed > 0  # asked again
+            assert script.timed == timed
+
+    asyncio.run(scenario())
 
 
 def test_two_hints_are_served_two_first_variants_and_the_table_keeps_its_default(

@@ -93,7 +93,11 @@ class Contests:
     async def hold(
         self, task: Task, rows: Sequence[VariantRow], *, tier: int, care: Care = THOROUGH
     ) -> None:
-        """Times Variants, the default first, and the Fallback, and publishes what came out."""
+        """Times Variants, the default first, and the Fallback, and publishes what came out.
+
+        Raises `HintUnreachable` before anything is timed where the default may not run.
+        """
+        self._publisher.require_default(task)
         await self._publisher.publish(task, await self.timed(task, rows, care), tier=tier)
 
     async def timed(self, task: Task, rows: Sequence[VariantRow], care: Care = THOROUGH) -> Timed:

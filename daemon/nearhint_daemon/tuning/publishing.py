@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_daemon import logs
-from nearhint_daemon.errors import TableChanged, TableUnknown, WorkerRefused
+from nearhint_daemon.errors import HintUnreachable, TableChanged, TableUnknown, WorkerRefused
 from nearhint_daemon.operating import acts
 from nearhint_daemon.operating.acts import Act
 from nearhint_daemon.operating.editing import (
@@ -39,6 +39,7 @@ from nearhint_daemon.tuning.tuning_jobs import (
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.hints import crowded_out, to_evict
 from nearhint_rules.metrics import Dims
 from nearhint_rules.ranking import rank
@@ -142,6 +143,15 @@ class Publisher:
                 empty = _empty(key, symbols, reason=reason[:1000])
                 pins = () if table is None else table.pins
                 await self._tables.publish(replace(empty, pins=pins))
+
+    def require_default(self, task: Task) -> None:
+        """Raises `HintUnreachable` where a Table's default Variant, which all hints have, may not
+        run: at sizes that its narrow indices do not reach."""
+        table = self._tables.newest(task.table_key)
+        if table is None or table.default < 0:
+            return
+        if not size_facts_hold(table.variants[table.default].guard, task.named_dims):
+            raise HintUnreachable(f"the default Variant may not run at {task.named_dims}")
 
     async def publish(self, task: Task, timed: Timed, *, tier: int) -> Table:
         """Adds or replaces the hint's row, and keeps the Measurements, in one transaction."""
