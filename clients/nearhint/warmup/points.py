@@ -55,7 +55,10 @@ def _grid(axes: Mapping[str, Axis], limit: int) -> Iterable[Point]:
     listed = {name: axis for name, axis in axes.items() if not isinstance(axis, Range)}
     combinations = list(product(*listed.values()))
     rungs = ladder(ranges, max(1, limit // max(1, len(combinations)))) if ranges else ((),)
-    for rung in {bucket(rung): rung for rung in reversed(rungs)}.values():
+    first: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for rung in rungs:
+        first.setdefault(bucket(rung), rung)
+    for rung in first.values():
         for chosen in combinations:
             point = dict(zip((*ranges, *listed), (*rung, *chosen), strict=True))
             yield {name: point[name] for name in axes}

@@ -8,6 +8,7 @@ from nearhint.warmup.manifest import Axis, Range
 from nearhint.warmup.observed import Observed
 from nearhint.warmup.points import frequent, points_of
 from nearhint_rules.hints import bucket
+from nearhint_rules.ladder import ladder
 
 
 def seen(count: int, **sizes: int) -> Observed:
@@ -46,6 +47,19 @@ def test_observed_sizes_come_before_the_ladder_and_are_not_repeated_by_it() -> N
     buckets = [bucket([point["n"]]) for point in points]
     assert len(buckets) > 2
     assert len(set(buckets)) == len(buckets)
+
+
+@pytest.mark.parametrize("limit", [1, 4, 8])
+def test_a_ladder_is_asked_for_in_its_own_order_from_the_middle_outwards(limit: int) -> None:
+    points = points_of({"n": Range(1, 8192)}, (), limit=limit)
+    assert [(point["n"],) for point in points] == list(ladder({"n": (1, 8192)}, limit))
+
+
+def test_what_has_no_room_beside_observed_sizes_is_the_end_of_the_ladder() -> None:
+    rows = [seen(3, n=2), seen(2, n=4096), seen(1, n=1024)]
+    points = points_of({"n": Range(1, 8192)}, rows, limit=6)
+    rungs = [rung for (rung,) in ladder({"n": (1, 8192)}, 6) if bucket([rung])[0] not in {2, 1024}]
+    assert [point["n"] for point in points[3:]] == [n for n in rungs if bucket([n])[0] != 4096][:3]
 
 
 def test_listed_sizes_are_each_taken_beside_a_ladder() -> None:
