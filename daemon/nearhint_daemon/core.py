@@ -267,6 +267,7 @@ class Core:
             self.programs,
             self.publisher,
             self.jobs,
+            self.budgets,
             compiler_version=COMPILER_VERSION,
             budget=config.hint_budget,
             threads=threads,

@@ -428,6 +428,32 @@ def test_hints_that_traffic_wants_are_tuned_though_a_caller_asked_for_them_and_c
     asyncio.run(scenario())
 
 
+def test_hints_that_traffic_wants_are_tuned_though_a_callers_budget_is_spent(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        bench = FakeBenchPool()
+        async with running(
+            tmp_path,
+            bench=bench,
+            monotonic=lambda: float(bench.asked.total()),
+            traffic_half_life_s=HALF_LIFE_S,
+        ) as daemon:
+            replay = await replayed(daemon, 16)
+            await daemon.core.devices.set_policy("cpu", "never", actor="test")
+            registered = await daemon.client.register(chain(1, high=100_000))
+            # Each piece of work on a device takes a second here: the search is never begun.
+            limited = await daemon.client.ensure(registered, 4096, budget_s=0.5)
+            replaying = asyncio.ensure_future(replay.run([4096], reports=2))
+            await until(lambda: daemon.core.placer._open)
+            await daemon.core.devices.set_policy("cpu", "always", actor="test")
+            await replaying
+            assert (await daemon.client.finished(limited.id)).failed == 0
+            assert {row.dims: row.tier for row in replay.table().hints}[4096,] == 2
+
+    asyncio.run(scenario())
+
+
 def test_traffic_survives_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:

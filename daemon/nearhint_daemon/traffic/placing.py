@@ -29,6 +29,7 @@ from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import KernelKey, Met, Site, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
 from nearhint_daemon.tuning.beyond import orphans, own_hints
+from nearhint_daemon.tuning.budgets import Budgets
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs, probe_job
 from nearhint_rules.ladder import distance
@@ -243,6 +244,7 @@ class Placer:
         programs: Programs,
         publisher: Publisher,
         jobs: JobQueue,
+        budgets: Budgets,
         *,
         compiler_version: str,
         budget: int,
@@ -256,6 +258,7 @@ class Placer:
         self._programs = programs
         self._publisher = publisher
         self._jobs = jobs
+        self._budgets = budgets
         self._compiler_version = compiler_version
         self._budget = budget
         self._threads = threads
@@ -387,7 +390,8 @@ class Placer:
                     wish, version=self._compiler_version, priority=Priority.REFINEMENT, client=""
                 )
             ]
-            await self._jobs.ensure(specs)
+            # What a caller has asked for within a budget outlives that: traffic has none.
+            await self._jobs.ensure(self._budgets.open(specs, budget_s=None, open_before=()))
             opened |= {spec.key: frozenset([met.site]) for spec in specs}
             self._open[key] = opened
         if opened:
