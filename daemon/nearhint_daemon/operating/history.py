@@ -20,8 +20,14 @@ def change(before: Table | None, after: Table) -> str:
         parts = {"variant": after.variants, "hint": after.hints, "pin": after.pins}
         counts = (f"{len(had)} {name}{'' if len(had) == 1 else 's'}" for name, had in parts.items())
         return f"the oldest that is kept: {', '.join(counts)}"
-    lines = [*_defaults(before, after), *_hints(before, after), *_pins(before, after)]
-    return "; ".join([*lines, *_variants(before, after)]) or "nothing"
+    lines = [
+        *_defaults(before, after),
+        *_hints(before, after),
+        *_probes(before, after),
+        *_pins(before, after),
+        *_variants(before, after),
+    ]
+    return "; ".join(lines) or "nothing"
 
 
 def _defaults(before: Table, after: Table) -> Iterable[str]:
@@ -54,6 +60,20 @@ def _row(before: Table, old: HintRow, after: Table, new: HintRow) -> Iterable[st
         yield f"{_name(first)} -> {_name(then)}"
     elif old.tier == new.tier and _timings(before, old) != _timings(after, new):
         yield "timed again"
+
+
+def _probes(before: Table, after: Table) -> Iterable[str]:
+    old = {row.dims: row for row in before.probes}
+    new = {row.dims: row for row in after.probes}
+    came = [f"probe {_dims(dims)}" for dims in new if dims not in old]
+    went = [f"probe {_dims(dims)} gone" for dims in old if dims not in new]
+    again = [
+        f"probe {_dims(dims)}: timed again"
+        for dims, row in new.items()
+        if dims in old and _timings(before, old[dims]) != _timings(after, row)
+    ]
+    for told in (came, went, again):
+        yield from _some(told)
 
 
 def _pins(before: Table, after: Table) -> Iterable[str]:

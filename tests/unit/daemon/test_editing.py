@@ -166,6 +166,17 @@ def test_a_change_is_told_in_one_line() -> None:
     assert "unpinned the original ops at 16" in change(after, replace(after, pins=()))
 
 
+def test_probes_that_came_went_or_were_timed_again_are_a_change() -> None:
+    found = table(row((16,), {0: 1000}))
+    before = replace(found, probes=(row((18,), {0: 1000}), row((20,), {0: 1000})))
+    after = replace(found, probes=(row((17,), {0: 1000}), row((20,), {0: 1001})))
+    assert change(before, after).split("; ") == [
+        "probe 17",
+        "probe 18 gone",
+        "probe 20: timed again",
+    ]
+
+
 def test_a_variant_that_left_is_told_and_positions_do_not_matter() -> None:
     before = table(row((16,), {0: 1000, 1: 1100, 2: 1200}))
     assert f"without {schedule(1)}" in change(
