@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -23,7 +23,6 @@ from nearhint.commands.traffic import (
     bytes_at,
     copy_json,
     expr_json,
-    hints,
     print_traffic,
     rate_json,
     text_at,
@@ -34,6 +33,9 @@ from nearhint_rules import expr as ex
 from nearhint_rules.choice import REASONS
 from nearhint_rules.guard import Aligned, AtMost, Divisible, Equals, Fact, Guard
 from nearhint_rules.table import HintRow, Table, Timing
+
+PROBE = "probe"
+"""In place of a tier: sizes that calls have, at which nothing was searched."""
 
 
 @click.command(
@@ -47,10 +49,11 @@ from nearhint_rules.table import HintRow, Table, Timing
 def explain(kernel: str, dims: str | None, address: str | None, as_json: bool) -> None:
     """Say why KERNEL (its identity, or the first digits of it) runs what it runs.
 
-    Candidates with their times at each hint, what is selected at --dims and from which hint, how
-    far that is, the bytes read and written, the bandwidths reached at each hint beside that of a
-    copy on the device, what was tried at each hint and what was left out, what was rejected and
-    why, where the Kernel came from, its IR.
+    Candidates with their times at each hint, and at each of the sizes that calls have often
+    ("probe"), what is selected at --dims and from which hint, how far that is, the bytes read and
+    written, the bandwidths reached at each hint beside that of a copy on the device, what was tried
+    at each hint and what was left out, what was rejected and why, where the Kernel came from, its
+    IR.
     """
     sizes = read_dims(dims)
     request = admin_service_pb2.ExplainKernelRequest(kernel=kernel)
@@ -120,27 +123,10 @@ def _print(
 
 
 def _print_table(each: Table) -> None:
-    rows: list[tuple[object, ...]] = []
-    for row in each.hints:
-        best_ns = _best_ns(row)
-        for rank, (position, timing) in enumerate(row.ranked):
-            variant = each.variants[position]
-            rows.append(
-                (
-                    _hint(each, row),
-                    f"T{row.tier}",
-                    rank + 1,
-                    variant.id[:12],
-                    variant.schedule + (" (default)" if position == each.default else ""),
-                    guard_text(variant.guard),
-                    *_timing(timing, best_ns),
-                )
-            )
-        for fallback, timing in row.fallbacks:
-            name = f"original ops {fallback[:12]}"
-            rows.append(
-                (_hint(each, row), f"T{row.tier}", "", "", name, "", *_timing(timing, best_ns))
-            )
+    rows = [
+        *(line for row in each.hints for line in _candidates(each, row, tier=f"T{row.tier}")),
+        *(line for row in each.probes for line in _candidates(each, row, tier=PROBE)),
+    ]
     if each.pins:
         print_pins(each)
     table(
@@ -161,6 +147,25 @@ def _print_table(each: Table) -> None:
             f"cut-off a factor of {each.cutoff}"
         ),
     )
+
+
+def _candidates(each: Table, row: HintRow, *, tier: str) -> Iterator[tuple[object, ...]]:
+    """A line for each that was timed at a hint, or at a probe."""
+    best_ns = _best_ns(row)
+    for rank, (position, timing) in enumerate(row.ranked):
+        variant = each.variants[position]
+        yield (
+            _hint(each, row),
+            tier,
+            rank + 1,
+            variant.id[:12],
+            variant.schedule + (" (default)" if position == each.default else ""),
+            guard_text(variant.guard),
+            *_timing(timing, best_ns),
+        )
+    for fallback, timing in row.fallbacks:
+        name = f"original ops {fallback[:12]}"
+        yield _hint(each, row), tier, "", "", name, "", *_timing(timing, best_ns)
 
 
 def _selection_lines(selection: kernel_service_pb2.Selection) -> list[str]:
@@ -297,33 +302,36 @@ def _table_json(each: Table, traffic: Traffic) -> dict[str, object]:
         "default": each.variants[each.default].id if each.default >= 0 else None,
         "reason": each.reason,
         "pins": pins_json(each),
-        "hints": [
+        "hints": [_row_json(each, row, traffic) for row in each.hints],
+        "probes": [_row_json(each, row, traffic) for row in each.probes],
+    }
+
+
+def _row_json(each: Table, row: HintRow, traffic: Traffic) -> dict[str, object]:
+    sizes = dict(zip(each.symbols, row.dims, strict=True))
+    return {
+        "dims": sizes,
+        "tier": row.tier,
+        "bytes_read": bytes_at(traffic.read, sizes),
+        "bytes_written": bytes_at(traffic.written, sizes),
+        "ranked": [
             {
-                "dims": sizes,
-                "tier": row.tier,
-                "bytes_read": bytes_at(traffic.read, sizes),
-                "bytes_written": bytes_at(traffic.written, sizes),
-                "ranked": [
-                    {
-                        "variant": each.variants[position].id,
-                        "schedule": each.variants[position].schedule,
-                        "guard": guard_text(each.variants[position].guard),
-                        "artifact": each.variants[position].artifact.sha256,
-                        **_timing_json(timing),
-                        **rate_json(traffic, each.target, sizes, timing),
-                    }
-                    for position, timing in row.ranked
-                ],
-                "fallbacks": [
-                    {
-                        "fallback": fallback,
-                        **_timing_json(timing),
-                        **rate_json(traffic, each.target, sizes, timing),
-                    }
-                    for fallback, timing in row.fallbacks
-                ],
+                "variant": each.variants[position].id,
+                "schedule": each.variants[position].schedule,
+                "guard": guard_text(each.variants[position].guard),
+                "artifact": each.variants[position].artifact.sha256,
+                **_timing_json(timing),
+                **rate_json(traffic, each.target, sizes, timing),
             }
-            for sizes, row in hints(each)
+            for position, timing in row.ranked
+        ],
+        "fallbacks": [
+            {
+                "fallback": fallback,
+                **_timing_json(timing),
+                **rate_json(traffic, each.target, sizes, timing),
+            }
+            for fallback, timing in row.fallbacks
         ],
     }
 

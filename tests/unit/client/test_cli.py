@@ -159,6 +159,21 @@ def test_explain_as_json(explained: FakeDaemon) -> None:
     assert content["rejected"] == ["looped 8: wrong at k0=7"]
 
 
+def test_explain_lists_what_was_timed_at_sizes_that_calls_have(explained: FakeDaemon) -> None:
+    message = explained.store.explained[doubling.KERNEL].tables[0]
+    message.probes.append(convert.table_to_proto(doubling.table(100, kernel_ns=777)).hints[0])
+    printed = run("explain", "abab", "--address", explained.address).stdout
+    assert [line.split("│")[2:4] for line in printed.splitlines() if "k0=100 " in line] == [
+        [" probe ", "      1 "],
+        [" probe ", "        "],
+    ]
+    content = json.loads(run("explain", "abab", "--json", "--address", explained.address).stdout)
+    (probe,) = content["tables"][0]["probes"]
+    assert probe["dims"] == {"k0": 100}
+    assert [each["median_ns"] for each in probe["ranked"]] == [777]
+    assert [each["fallback"] for each in probe["fallbacks"]] == [doubling.FALLBACK]
+
+
 def test_explain_holds_each_timing_against_a_copy(explained: FakeDaemon) -> None:
     result = run("explain", "abab", "--json", "--address", explained.address)
     (table,) = json.loads(result.stdout)["tables"]
