@@ -35,6 +35,8 @@ class Collector:
     def __init__(self, user_names: Mapping[str, str]) -> None:
         self.problems: list[str] = []
         """Why graphs could not be captured."""
+        self.calls = 0
+        """Of all that was captured."""
         self._user_names = user_names
         self._found: dict[str, tuple[Program, Device, dict[tuple[int, ...], None]]] = {}
 
@@ -73,6 +75,7 @@ class Collector:
         read = size_reader(captured.bindings)
 
         def run(*args: Any) -> Any:
+            self.calls += 1
             seen[tuple(captured.sizes(read(args)).values())] = None
             return forward(*args)
 

@@ -19,6 +19,7 @@ from nearhint.warmup.points import Point, points_of
 from nearhint.warmup.report import Gain, ModelReport
 from nearhint.warmup.survey import Survey, Wish
 from nearhint_rules.program import SIZE_LIMIT
+from nearhint_torch.adapter import CAPTURES_LIMIT, captures_limit, capturing_all
 from nearhint_torch.collecting import Collector
 from nearhint_torch.errors import InvalidDynamic
 from nearhint_torch.exported import load_exported
@@ -48,18 +49,25 @@ class Unit:
         self.points: tuple[Point, ...] = _points(spec, self._warm_up)
         self.failed: dict[int, str] = {}
         """Why a point's call failed, by its number."""
+        self._captured: set[int] = set()
         names = source_names(self._warm_up.model, self._warm_up.dynamic)
         self._collector = Collector(names)
         self._options: dict[str, Any] = {"names": names}
 
     def capture(self, on_point: Callable[[], None]) -> None:
-        """Calls the model once at each point, as captured, and keeps what that was."""
+        """Calls the model once at each point, as captured, and keeps what that was.
+
+        A server captures what it meets first, which may be any of the points: here that is all.
+        """
         torch.compiler.reset()
         self._place()
         compiled = torch.compile(self._warm_up.model, backend=self._collector.backend, dynamic=True)
         for number in range(len(self.points)):
-            with self._keeping_failures(number):
+            before = self._collector.calls
+            with self._keeping_failures(number), capturing_all():
                 self._call(number, compiled)
+            if self._collector.calls > before:
+                self._captured.add(number)
             on_point()
 
     def wishes(self) -> list[Wish]:
@@ -171,8 +179,15 @@ class Unit:
             original_ms,
             nearhint_ms,
             (tiers[0], tiers[1], tiers[2]),
-            problem=", ".join(_why_original(reports)),
+            problem=", ".join(_why_original(reports)) or self._why_none(number, reports),
         )
+
+    def _why_none(self, number: int, reports: Sequence[CallReport]) -> str:
+        """Why nothing of ours ran at a point, though there is something; empty where it did."""
+        if reports or number not in self._captured:
+            return ""
+        limit = f"{captures_limit()} times at most ({CAPTURES_LIMIT})"
+        return f"torch runs it as it was written: it captures a function {limit}"
 
     def _place(self) -> None:
         model = self._warm_up.model

@@ -16,6 +16,7 @@ from nearhint_torch.adapter.calls import (
     on_device,
     viewer,
 )
+from nearhint_torch.adapter.captures import CAPTURES_LIMIT, captures_limit, capturing_all
 from nearhint_torch.adapter.marks import (
     NotDynamic,
     exported_dimension,
@@ -43,6 +44,7 @@ from nearhint_torch.adapter.tracing import (
 )
 
 __all__ = [
+    "CAPTURES_LIMIT",
     "REMAINDERS",
     "ControlFlow",
     "EmptyMaker",
@@ -56,6 +58,8 @@ __all__ = [
     "SymbolicExpr",
     "Viewer",
     "aot_inference",
+    "captures_limit",
+    "capturing_all",
     "current_stream",
     "empty_maker",
     "exported_dimension",

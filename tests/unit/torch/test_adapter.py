@@ -55,6 +55,24 @@ def _symbol(graph: dict[str, Any]) -> Any:
     return adapter.size_expression(size)
 
 
+def test_a_function_is_captured_as_often_as_torch_says_or_always() -> None:
+    captured: list[None] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        captured.append(None)
+        return module.forward
+
+    compiled = torch.compile(lambda x, by: x * by, backend=backend, dynamic=False)
+    limit = adapter.captures_limit()
+    with adapter.capturing_all():
+        for size in range(1, 2 * limit):
+            compiled(torch.ones(size), 2.0)
+    assert len(captured) == 2 * limit - 1
+    assert adapter.captures_limit() == limit
+    compiled(torch.ones(2 * limit), 2.0)
+    assert len(captured) == 2 * limit - 1
+
+
 def test_a_symbolic_size_is_read_without_adding_a_guard(graph: dict[str, Any]) -> None:
     assert getattr(_symbol(graph), "is_Symbol", False)
 

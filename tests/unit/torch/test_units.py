@@ -16,6 +16,7 @@ from nearhint.errors import FileMissing, InvalidSetting
 from nearhint.warmup.manifest import ModelSpec, Range
 from nearhint.warmup.survey import Survey
 from nearhint_torch import units
+from nearhint_torch.adapter import captures_limit
 from nearhint_torch.errors import InvalidDynamic, InvalidEntry
 from nearhint_torch.exported import load_exported
 from nearhint_torch.report import Report as CallReport
@@ -38,6 +39,23 @@ def doubled(x):
 
 def warm_up():
     return WarmUp(model=doubled, args=(torch.ones(2, 3),), dynamic={"x": {0: "rows"}})
+"""
+
+
+SIZES = dict.fromkeys(("a", "b", "c", "d"), (1, 3))
+"""Sixteen points that torch captures one by one: sizes of 1 are captured on their own."""
+
+MANY = """
+import torch
+from nearhint_torch import WarmUp
+
+
+def warm_up():
+    return WarmUp(
+        model=lambda x: x * 2,
+        args=(torch.ones(2, 2, 2, 2),),
+        dynamic={"x": {0: "a", 1: "b", 2: "c", 3: "d"}},
+    )
 """
 
 
@@ -74,6 +92,29 @@ def test_a_unit_captures_each_point_once_without_a_daemon(entry: str) -> None:
     one, many = unit.wishes()  # torch captures a single row on its own
     assert one.sizes == ((3,),)
     assert [sorted(sizes) for sizes in many.sizes] == [[3, 4], [3, 9]]
+
+
+def test_all_points_are_captured_however_often_torch_would_capture_the_model(
+    tmp_path: Path, entry: str
+) -> None:
+    (tmp_path / "unit_entry.py").write_text(MANY)
+    unit = Unit(ModelSpec(name="m", entry=entry, axes=SIZES), "cpu")
+    unit.capture(lambda: None)
+    assert unit.failed == {}
+    assert len(unit.wishes()) == len(unit.points) == 16
+
+
+def test_points_that_a_server_would_run_as_written_say_so(
+    tmp_path: Path, entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEARHINT_ADDRESS", f"unix:{tmp_path / 'none.sock'}")
+    (tmp_path / "unit_entry.py").write_text(MANY)
+    unit = Unit(ModelSpec(name="m", entry=entry, axes=SIZES), "cpu")
+    unit.capture(lambda: None)
+    monkeypatch.setattr(units, "settle", lambda **_: None)
+    gains = unit.gains(deadline_s=time.monotonic() + 60, on_point=lambda: None)
+    told = [number for number, gain in enumerate(gains) if "as it was written" in gain.problem]
+    assert told == list(range(captures_limit(), 16))
 
 
 def test_a_point_that_the_model_refuses_is_kept_with_its_reason(entry: str) -> None:
