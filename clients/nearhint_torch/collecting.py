@@ -35,13 +35,14 @@ class Collector:
     def __init__(self, user_names: Mapping[str, str]) -> None:
         self.problems: list[str] = []
         """Why graphs could not be captured."""
-        self.calls = 0
-        """Of all that was captured."""
+        self.captures = self.calls = 0
+        """How many there were, and calls of what was captured."""
         self._user_names = user_names
         self._found: dict[str, tuple[Program, Device, dict[tuple[int, ...], None]]] = {}
 
     def backend(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compiles a graph of Dynamo's."""
+        self.captures += 1
         try:
             return aot_inference(
                 module, example_inputs, compiler=self._compile, compositions=compositions()

@@ -55,20 +55,29 @@ class Unit:
         self._options: dict[str, Any] = {"names": names}
 
     def capture(self, on_point: Callable[[], None]) -> None:
-        """Calls the model once at each point, as captured, and keeps what that was.
+        """Calls the model at each point, as captured, and keeps what that was.
 
         A server captures what it meets first, which may be any of the points: here that is all.
+        What was captured at sizes that are equal there by chance is for equal ones alone, and not
+        what a server runs there that met others before; so they are called once more.
         """
         torch.compiler.reset()
         self._place()
         compiled = torch.compile(self._warm_up.model, backend=self._collector.backend, dynamic=True)
+        made_at: list[int] = []
         for number in range(len(self.points)):
-            before = self._collector.calls
+            captures, calls = self._collector.captures, self._collector.calls
             with self._keeping_failures(number), capturing_all():
                 self._call(number, compiled)
-            if self._collector.calls > before:
+            if self._collector.captures > captures:
+                made_at.append(number)
+            if self._collector.calls > calls:
                 self._captured.add(number)
             on_point()
+        for number in made_at[:-1]:
+            if number not in self.failed:
+                with self._keeping_failures(number), capturing_all():
+                    self._call(number, compiled)
 
     def wishes(self) -> list[Wish]:
         """What the daemon is asked for."""
