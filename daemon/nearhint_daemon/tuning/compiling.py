@@ -30,12 +30,13 @@ COMPILE = "compile"
 
 
 def compile_jobs(tuning: Sequence[JobSpec]) -> list[JobSpec]:
-    """The jobs that compile what these tuning jobs would measure, one a hint: for its last job."""
-    required = {spec.requires for spec in tuning}
+    """The jobs that compile what these would measure, one a hint: for the last of its searches."""
+    searches = [spec for spec in tuning if spec.kind in TUNE.values()]
+    required = {spec.requires for spec in searches}
     return [
         replace(spec, key=f"{COMPILE}/{spec.key.partition('/')[2]}", kind=COMPILE, requires="")
-        for spec in tuning
-        if spec.kind in TUNE.values() and spec.key not in required
+        for spec in searches
+        if spec.key not in required
     ]
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from nearhint_daemon.jobs import JobSpec
+from nearhint_daemon.tuning.compiling import COMPILE, compile_jobs
 from nearhint_daemon.tuning.efforts import Effort
 from nearhint_daemon.tuning.tuning_jobs import CROSS, Wish, near_of, wished_jobs
 
@@ -33,6 +38,19 @@ def test_crossing_begins_at_each_hint_from_the_sizes_that_wished_it() -> None:
 
 def test_a_job_of_one_hint_begins_from_what_wished_it() -> None:
     assert near_of(WISHES[0].payload, (65_536, 256)) == WISHES[0].near
+
+
+@pytest.mark.parametrize("effort", Effort)
+def test_whatever_the_effort_what_a_hint_is_searched_for_is_compiled_ahead_once(
+    effort: Effort,
+) -> None:
+    wishes = [replace(wish, effort=effort) for wish in WISHES]
+    jobs = wished_jobs(wishes, version="1", priority=1, client="")
+    compiled = compile_jobs(jobs)
+    assert [job.payload["dims"] for job in compiled] == [list(wish.dims) for wish in WISHES]
+    assert {(job.kind, job.requires, job.payload["effort"]) for job in compiled} == {
+        (COMPILE, "", effort)
+    }
 
 
 def test_one_hint_and_little_effort_cross_nothing() -> None:
