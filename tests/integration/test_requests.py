@@ -195,6 +195,18 @@ def test_sizes_outside_the_programs_ranges_are_refused(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("high", "told"), [(4096, "2 .. 4096"), (None, "2 .. 2^62")])
+def test_the_range_that_sizes_are_outside_of_is_told(
+    tmp_path: Path, high: int | None, told: str
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            error = await refused(daemon, chain(1, high=high), {"s0": 1})
+            assert error.details() == f"s0 = 1 is outside {told}"
+
+    asyncio.run(scenario())
+
+
 def test_a_hint_whose_tensors_are_too_large_fails_before_anything_is_allocated(
     tmp_path: Path,
 ) -> None:

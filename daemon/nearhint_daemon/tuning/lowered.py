@@ -67,8 +67,8 @@ def sizes_within(
         if size is None:
             raise InvalidRequest(f"no size for symbol {name}", field=field)
         if size < low or (high is not None and size > high):
-            bound = "" if high is None else f" .. {high}"
-            raise InvalidRequest(f"{name} = {size} is outside {low}{bound}", field=field)
+            last = "2^62" if high is None else high
+            raise InvalidRequest(f"{name} = {size} is outside {low} .. {last}", field=field)
 
 
 def dims_at(step: Step, sizes: Mapping[str, int]) -> tuple[int, ...]:
