@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -184,10 +184,22 @@ class _Round:
         self._flying: dict[str, _Call] = {}
 
     def run(self) -> Outcome:
-        """Until every goal is met or given up, or the deadline has come."""
+        """Until every goal is met or given up, or the deadline has come.
+
+        Whoever interrupts it wants nothing more of what is under way.
+        """
         for policy in sorted(set(self._held().values())):
             talk(f"{policy}: this waits until it may be measured on")
         self._report()
+        try:
+            self._ask_and_look()
+        except KeyboardInterrupt:
+            with suppress(NearhintError):
+                self._cancel()
+            raise
+        return Outcome(Survey(self._survey.programs, self._tables), self._problems)
+
+    def _ask_and_look(self) -> None:
         while self._calls or self._flying:
             if self._clock() >= self._deadline_s:
                 self._end_budget()
@@ -199,7 +211,6 @@ class _Round:
             for operation_id in list(self._flying):
                 self._look_at(operation_id)
             self._report()
-        return Outcome(Survey(self._survey.programs, self._tables), self._problems)
 
     def _ask_more(self) -> None:
         while self._calls and len(self._flying) < CALLS_IN_FLIGHT and self._ask(self._calls[0]):
@@ -281,16 +292,18 @@ class _Round:
                 self._problems[goal] = _why_none(table) or reason or _why(table) or "not tuned"
 
     def _end_budget(self) -> None:
-        """Stops what nobody else waits for; what is done stays done."""
+        """What is done stays done."""
         held = self._held()  # before nothing waits any more
-        for operation_id in self._flying:
-            try:
-                self._connection.cancel_operation(operation_id)
-            except NotFound:
-                continue
+        self._cancel()
         for goal in self._unmet(self._open):
             self._problems[goal] = _unfinished(held.get(goal.target))
         self._report()
+
+    def _cancel(self) -> None:
+        """Stops what nobody else waits for."""
+        for operation_id in self._flying:
+            with suppress(NotFound):
+                self._connection.cancel_operation(operation_id)
 
     def _held(self) -> dict[str, str]:
         """By Target of goals that lack a measurement: the policy that is against it."""

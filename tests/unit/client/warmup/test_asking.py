@@ -222,6 +222,23 @@ def test_a_budget_that_ends_cancels_what_is_under_way(daemon: FakeDaemon, stage:
     assert set(outcome.problems.values()) == {BUDGET_ENDED}
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_whoever_interrupts_it_wants_nothing_more_of_what_is_under_way(
+    daemon: FakeDaemon, stage: Stage, is_there: bool
+) -> None:
+    def interrupt() -> None:
+        if not is_there:
+            daemon.store.operations.clear()
+        raise KeyboardInterrupt
+
+    stage.then = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stage.bring(wish(4), replace(wish(1 << 20), effort="max"))
+    asked = [request.id for request in daemon.asked("CancelOperation")]
+    assert len(set(asked)) == len(daemon.asked("EnsureKernels")) == 2
+    assert set(daemon.store.operations) == (set(asked) if is_there else set())
+
+
 def test_a_budget_that_ends_leaves_nothing_of_what_is_met(daemon: FakeDaemon, stage: Stage) -> None:
     """Though more was being tried there, or beside it in the same call."""
     daemon.publish(doubling.table(4))
