@@ -346,14 +346,19 @@ def _why(table: Table | None) -> str:
 def _calls(found: Survey) -> list[_Call]:
     """What to ask for, a few points each, the most wanted points of every Program first.
 
-    Each goal is in one call.
+    Each goal is in one call, of a Program for which the most effort is wanted there.
     """
-    left = set(found.goals())
+    most: dict[Goal, int] = {}
+    for program in found.programs:
+        for goal in (goal for goals in program.goals.values() for goal in goals):
+            most[goal] = max(EFFORTS[program.wish.effort], most.get(goal, 0))
+    left = set(most)
     rounds: list[list[_Call]] = []
     for program in found.programs:
         chosen: list[tuple[Sizes, tuple[Goal, ...]]] = []
         for sizes, goals in program.goals.items():
-            new = tuple(goal for goal in goals if goal in left)
+            wanted = (goal for goal in goals if most[goal] == EFFORTS[program.wish.effort])
+            new = tuple(goal for goal in wanted if goal in left)
             left.difference_update(new)
             if new:
                 chosen.append((sizes, new))

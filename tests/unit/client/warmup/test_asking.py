@@ -17,6 +17,7 @@ from nearhint.testing import TARGET_ID, FakeDaemon
 from nearhint.warmup.asking import (
     BUDGET_ENDED,
     CALLS_IN_FLIGHT,
+    EFFORTS,
     LOST_LIMIT_S,
     POINTS_A_CALL,
     Asking,
@@ -24,7 +25,7 @@ from nearhint.warmup.asking import (
 )
 from nearhint.warmup.survey import Goal, Wish
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
-from nearhint_rules.hints import bucket
+from nearhint_rules.hints import bucket, bucket_size
 from nearhint_rules.table import HINT_LIMIT
 
 FAR_S = 1e9
@@ -115,6 +116,27 @@ def test_each_bucket_is_asked_for_once(daemon: FakeDaemon, stage: Stage) -> None
     stage.bring(wish(4, 5, 64))
     (request,) = daemon.asked("EnsureKernels")
     assert asked_sizes(request) == [4, 64]
+
+
+@pytest.mark.parametrize("efforts", [("none", "full"), ("max", "quick"), ("full", "full")])
+def test_a_bucket_of_several_models_is_asked_for_with_the_most_effort_of_them(
+    daemon: FakeDaemon, stage: Stage, efforts: tuple[str, str]
+) -> None:
+    stage.then = lambda: finish(daemon)
+    first, second = efforts
+    stage.bring(wish(4, 64, effort=first), wish(5, 1024, effort=second))
+    asked = {
+        size: request.effort
+        for request in daemon.asked("EnsureKernels")
+        for size in asked_sizes(request)
+    }
+    most = max(EFFORTS[first], EFFORTS[second])
+    assert sorted(map(bucket_size, asked)) == [4, 64, 1024]
+    assert {bucket_size(size): effort for size, effort in asked.items()} == {
+        4: most,
+        64: EFFORTS[first],
+        1024: EFFORTS[second],
+    }
 
 
 @pytest.mark.parametrize(("effort", "done"), [("none", 1), ("quick", 0), ("full", 0)])
