@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,8 +43,10 @@ from nearhint_proto.v1 import admin_service_pb2_grpc, kernel_service_pb2, types_
 from nearhint_rules import expr as ex
 from nearhint_rules.choice import FALLBACK
 from nearhint_rules.interpolation import InterpolatedSelector
+from nearhint_rules.ladder import distance
+from nearhint_rules.metrics import Dims
 from nearhint_rules.selectors import Selector
-from nearhint_rules.table import Table
+from nearhint_rules.table import Table, is_complete
 
 PROTOCOL = 1
 FEATURES = (
@@ -161,7 +164,7 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
                 raise InvalidRequest(problem, field="dims")
             fallback = known.launches[0].fallback if known.launches else ""
             selections = {
-                table.target: _select(table, sizes, fallback=fallback) for table in tables
+                table.target: _select(table, sizes, otherwise=fallback) for table in tables
             }
         moved = [
             types_pb2.Expr.FromString(each) for each in (kernel.bytes_read, kernel.bytes_written)
@@ -273,12 +276,14 @@ def _known(reading: Reading, kernel: KernelRow) -> _Known:
 
 
 def _select(
-    table: Table, sizes: Mapping[str, int], *, fallback: str
+    table: Table, sizes: Mapping[str, int], *, otherwise: str
 ) -> kernel_service_pb2.Selection:
+    """What runs at sizes beside the Fallback that was timed nearest; `otherwise` where none was."""
     missing = [name for name in table.symbols if name not in sizes]
     if missing:
         raise InvalidRequest(f"no size for {', '.join(missing)}", field="dims")
     dims = tuple(sizes[name] for name in table.symbols)
+    fallback = _timed_near(table, dims) or otherwise
     selector = Selector(table)
     message = convert.selection_to_proto(selector.select(dims, fallback=fallback), table)
     step = selector.step(fallback)
@@ -292,6 +297,23 @@ def _select(
             for each in step.forecast(dims)
         )
     return message
+
+
+def _timed_near(table: Table, dims: Dims) -> str:
+    """The Fallback that was timed nearest to sizes; of several the one that was timed most often.
+
+    What Programs have in common is one Kernel, and a Program that was never tuned has it, too.
+    """
+    at = tuple(max(1, size) for size in dims)
+    timed = [
+        (row.dims, name)
+        for row in (*table.hints, *table.probes)
+        for name, _ in row.fallbacks
+        if is_complete(row, table.default, name)
+    ]
+    often = Counter(name for _, name in timed)
+    order = ((distance(known, at), -often[name], name) for known, name in timed)
+    return min(order, default=(0.0, 0, ""))[2]
 
 
 def _measurement_message(row: MeasurementRow) -> pb.MeasurementRecord:
