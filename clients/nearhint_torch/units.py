@@ -99,7 +99,8 @@ class Unit:
         key = (self.spec.name, self.device)
         mine = [each for each in survey.programs if (each.wish.model, each.wish.place) == key]
         kernels = {goal.kernel for each in mine for some in each.goals.values() for goal in some}
-        reasons = [each.reason for each in mine if each.reason and not kernels]
+        # Without a Plan nothing could be asked for; with one that launches nothing all is done.
+        reasons = [each.reason for each in mine if each.reason and not (kernels and each.goals)]
         problems = list(dict.fromkeys((*self._collector.problems, *reasons)))
         return ModelReport(
             name=self.spec.name,

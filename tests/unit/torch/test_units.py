@@ -14,7 +14,7 @@ import torch
 
 from nearhint.errors import FileMissing, InvalidSetting
 from nearhint.warmup.manifest import ModelSpec, Range
-from nearhint.warmup.survey import Survey
+from nearhint.warmup.survey import Goal, Survey, Surveyed
 from nearhint_torch import units
 from nearhint_torch.adapter import captures_limit
 from nearhint_torch.errors import InvalidDynamic, InvalidEntry
@@ -230,6 +230,19 @@ def test_a_report_has_the_points_that_failed(entry: str) -> None:
     report = unit.report(Survey(()))
     assert report.failed == ("rows=13: RuntimeError: thirteen",)
     assert list(report.problems()) == ["model m on cpu at rows=13: RuntimeError: thirteen"]
+
+
+def test_a_report_says_why_one_of_a_models_programs_has_no_plan(entry: str) -> None:
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (1, 4, 9)}), "cpu")
+    unit.capture(lambda: None)
+    one, many = unit.wishes()
+    planned = Surveyed(one, "q", "t", {(3,): (Goal("t", "k", "f", (4,)),)})
+    without = Surveyed(many, "", "", {}, "why")
+    # Of what runs as captured for good nothing is to be said where the other has Kernels.
+    empty = Surveyed(many, "p", "t", {(3, 4): ()}, "no part of the Program can be lowered")
+    for other, problem in ((without, "why"), (empty, "")):
+        report = unit.report(Survey((planned, other)))
+        assert (report.problem, report.kernels) == (problem, 1)
 
 
 def test_an_exported_program_brings_examples_names_and_ranges(exported: Path) -> None:
