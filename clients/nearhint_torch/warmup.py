@@ -229,7 +229,7 @@ def _report(
         models=_models(captured, outcome.survey),
         kernels=kernel_reports(outcome, {each.kernel.id: each for each in facts.explained}),
         points=tuple(gains),
-        settled=not pending,
+        settled=outcome.is_settled,
         at_t2=at_t2,
         at_t0=at_t0,
         pending=pending,

@@ -17,6 +17,7 @@ from nearhint.cli_output import talk
 from nearhint.connection import Connection
 from nearhint.errors import LOST, NearhintError, NotFound, Rejected
 from nearhint.warmup.survey import (
+    BUDGET_ENDED,
     Goal,
     Sizes,
     Survey,
@@ -41,8 +42,6 @@ LOST_LIMIT_S = 60.0
 LOSSES_LIMIT = 20
 BUDGET_LIMIT_S = 7 * 86_400.0
 """What the daemon takes for the budget of one request."""
-BUDGET_ENDED = "the budget ended"
-"""How the reason begins where a goal was not finished."""
 
 EFFORTS: Mapping[str, kernel_service_pb2.Effort.ValueType] = {
     "none": kernel_service_pb2.EFFORT_NONE,
@@ -67,6 +66,12 @@ class Outcome:
     def met(self) -> frozenset[Goal]:
         """The goals that were reached."""
         return frozenset(self.survey.goals()) - self.problems.keys()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the budget left nothing undone."""
+        reasons = (*self.problems.values(), *(each.reason for each in self.survey.programs))
+        return not any(why.startswith(BUDGET_ENDED) for why in reasons)
 
 
 class Asking:
@@ -106,7 +111,13 @@ class Asking:
         """
 
         def work(connection: Connection) -> Outcome:
-            found = survey(connection, wishes, client_id=self._client_id, wait=self._wait)
+            found = survey(
+                connection,
+                wishes,
+                client_id=self._client_id,
+                wait=self._wait,
+                is_late=lambda: self._clock() >= deadline_s,
+            )
             return _Round(
                 connection,
                 found,

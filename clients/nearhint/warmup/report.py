@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from nearhint.commands.traffic import Traffic, bytes_at
-from nearhint.warmup.asking import BUDGET_ENDED, Outcome
-from nearhint.warmup.survey import Goal
+from nearhint.warmup.asking import Outcome
+from nearhint.warmup.survey import BUDGET_ENDED, Goal
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2
 from nearhint_rules.choice import FALLBACK, REASONS

@@ -25,6 +25,8 @@ from nearhint_rules.target import Device
 
 TABLES_A_CALL = 64
 POLL_S = 0.1
+BUDGET_ENDED = "the budget ended"
+"""How the reason begins where a Plan, or a goal, was not finished."""
 TIERS: Mapping[str, int] = {"none": 1, "quick": 2, "full": 2, "max": 2}
 """The tier that an effort ends at."""
 
@@ -114,13 +116,22 @@ def is_met(table: Table | None, goal: Goal, *, tier: int) -> bool:
     return bucket_tiers(table).get((goal.fallback, goal.bucket), 0) >= tier
 
 
-def survey(connection: Connection, wishes: Iterable[Wish], *, client_id: str, wait: Wait) -> Survey:
+def survey(
+    connection: Connection,
+    wishes: Iterable[Wish],
+    *,
+    client_id: str,
+    wait: Wait,
+    is_late: Callable[[], bool] = lambda: False,
+) -> Survey:
     """Registers each wish's Program, waits for its Plan, and reads the Tables that there are.
 
-    Asks for no compilation and no measurement. Raises `DaemonUnreachable` or `DeadlineMissed`;
-    any other refusal is the wish's `reason`.
+    No Plan is waited for once it `is_late`. Asks for no compilation and no measurement. Raises
+    `DaemonUnreachable` or `DeadlineMissed`; any other refusal is the wish's `reason`.
     """
-    programs = tuple(_look(connection, wish, client_id=client_id, wait=wait) for wish in wishes)
+    programs = tuple(
+        _look(connection, wish, client_id=client_id, wait=wait, is_late=is_late) for wish in wishes
+    )
     goals = {goal for each in programs for some in each.goals.values() for goal in some}
     return Survey(programs, dict(tables_of(connection, goals)))
 
@@ -143,7 +154,14 @@ def tables_of(
                 yield (target, table.kernel), table
 
 
-def _look(connection: Connection, wish: Wish, *, client_id: str, wait: Wait) -> Surveyed:
+def _look(
+    connection: Connection,
+    wish: Wish,
+    *,
+    client_id: str,
+    wait: Wait,
+    is_late: Callable[[], bool],
+) -> Surveyed:
     request = kernel_service_pb2.RegisterProgramRequest(
         program=convert.program_to_proto(wish.program),
         device=convert.device_to_proto(wish.device),
@@ -156,6 +174,8 @@ def _look(connection: Connection, wish: Wish, *, client_id: str, wait: Wait) -> 
         if not answer.HasField("plan") and answer.HasField("operation"):
             operation = answer.operation
             while operation.state == operation_service_pb2.OPERATION_STATE_RUNNING:
+                if is_late():
+                    return Surveyed(wish, program_id, target, {}, f"{BUDGET_ENDED}: no Plan yet")
                 wait(POLL_S)
                 operation = connection.get_operation(operation.id)
             if operation.state != operation_service_pb2.OPERATION_STATE_DONE:

@@ -15,7 +15,6 @@ from nearhint.counters import Counters
 from nearhint.errors import DaemonUnreachable, Rejected
 from nearhint.testing import TARGET_ID, FakeDaemon
 from nearhint.warmup.asking import (
-    BUDGET_ENDED,
     CALLS_IN_FLIGHT,
     EFFORTS,
     LOST_LIMIT_S,
@@ -23,7 +22,7 @@ from nearhint.warmup.asking import (
     Asking,
     Outcome,
 )
-from nearhint.warmup.survey import Goal, Wish
+from nearhint.warmup.survey import BUDGET_ENDED, Goal, Wish
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
 from nearhint_rules.hints import bucket, bucket_size
 from nearhint_rules.table import HINT_LIMIT
@@ -403,6 +402,18 @@ def test_a_program_without_a_plan_has_its_reason_and_the_others_go_on(
     reasons = [each.reason for each in outcome.survey.programs]
     assert reasons == ["no plan for this program", ""]
     assert outcome.met == {goal(4)}
+
+
+def test_a_plan_is_waited_for_no_longer_than_the_budget(daemon: FakeDaemon, stage: Stage) -> None:
+    daemon.publish(doubling.table(4))
+    other = doubling.program(high=99)
+    daemon.lowering(other, "lower")
+    unplanned = Wish("n", "cpu", other, doubling.DEVICE, 1, ((4,),), "full")
+    outcome = stage.bring(unplanned, wish(4), deadline_s=5.0)
+    assert [each.reason for each in outcome.survey.programs] == [f"{BUDGET_ENDED}: no Plan yet", ""]
+    assert outcome.met == {goal(4)}
+    assert not outcome.is_settled
+    assert stage.now_s < 6.0
 
 
 def test_a_daemon_that_lacks_a_feature_is_refused(daemon: FakeDaemon, stage: Stage) -> None:

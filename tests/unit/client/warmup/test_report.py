@@ -13,7 +13,7 @@ from tests.unit.client import doubling
 
 from nearhint.errors import InvalidSetting, OutputFailed
 from nearhint.warmup import output
-from nearhint.warmup.asking import BUDGET_ENDED, Outcome
+from nearhint.warmup.asking import Outcome
 from nearhint.warmup.chart import Line, Mark, chart
 from nearhint.warmup.output import Outputs
 from nearhint.warmup.page import LINES, page
@@ -25,7 +25,7 @@ from nearhint.warmup.report import (
     kernel_reports,
     standing,
 )
-from nearhint.warmup.survey import Goal, Survey, Surveyed, Wish
+from nearhint.warmup.survey import BUDGET_ENDED, Goal, Survey, Surveyed, Wish
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, types_pb2
 from nearhint_rules import expr as ex
