@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from nearhint_rules.choice import FALLBACK, Choice
 from nearhint_rules.metrics import Dims
@@ -12,7 +13,11 @@ from nearhint_rules.table import Table
 
 
 def judge(table: Table, dims: Dims, *, fallback: str, contest: Contest) -> tuple[Judgement, ...]:
-    """One judgement for each rule whose answer at these sizes was timed."""
+    """One judgement for each rule whose answer at these sizes was timed.
+
+    By its own answer: what an operator pinned comes before every rule, and is none.
+    """
+    table = replace(table, pins=())
     timed = {name for name, _ in contest.variants}
     found: list[Judgement] = []
     for name, rule in SELECTORS.items():

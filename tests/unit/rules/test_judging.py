@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tests.unit.rules.tables import STEP, row, table, timing, variant
 
@@ -11,7 +12,7 @@ from nearhint_rules.guard import Aligned, Divisible
 from nearhint_rules.judging import judge
 from nearhint_rules.regret import Contest, Judgement
 from nearhint_rules.selectors import SELECTORS, rule_name
-from nearhint_rules.table import Table
+from nearhint_rules.table import Pin, Table
 
 NAMES = ("0" * 63 + "0", "0" * 63 + "1", "0" * 63 + "2")
 
@@ -36,6 +37,14 @@ def test_every_rule_is_judged_by_its_own_answer() -> None:
     assert (found["nearest"].served, found["nearest"].regret) == (NAMES[2], 0.0)
     assert (found["argument_shapes"].served, found["argument_shapes"].regret) == (NAMES[1], 0.25)
     assert found["argument_shapes"].slower_than == ("default",)
+
+
+def test_what_an_operator_pinned_is_no_rules_answer() -> None:
+    each = table(row((16,), {1: 500, 0: 900}), row((64,), {2: 500, 0: 900}))
+    pinned = replace(each, pins=(Pin((), ""), Pin((32,), NAMES[0])))
+    for size in (20, 32):
+        medians = {0: 900, 1: 1000, 2: 800}
+        assert judged(pinned, (size,), medians) == judged(each, (size,), medians)
 
 
 def test_the_rule_that_serves_is_one_of_them() -> None:
