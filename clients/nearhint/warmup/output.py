@@ -116,6 +116,7 @@ class Outputs:
             "goals": [
                 {
                     "kernel": goal.kernel,
+                    "fallback": goal.fallback,
                     "target": goal.target,
                     "bucket": list(goal.bucket),
                     "problem": outcome.problems.get(goal, ""),
@@ -195,10 +196,11 @@ def _print_survey(survey: Survey, models: Sequence[ModelReport], jobs: int) -> N
 def _print_compiled(outcome: Outcome, models: Sequence[ModelReport]) -> None:
     _print_models(models)
     table(
-        ("kernel", "target", "bucket", "problem"),
+        ("kernel", "original ops", "target", "bucket", "problem"),
         [
             (
                 goal.kernel[:12],
+                goal.fallback[:12],
                 goal.target[:12],
                 "x".join(map(str, goal.bucket)),
                 outcome.problems.get(goal, ""),

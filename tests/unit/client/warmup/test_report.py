@@ -240,6 +240,21 @@ def test_what_no_file_takes_is_printed_all_the_same(capsys: pytest.CaptureFixtur
     assert "warmed up" in capsys.readouterr().out
 
 
+def test_what_is_compiled_for_two_fallbacks_is_two_lines(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A Kernel's binaries are the same, but it is done for one when it is not for the other."""
+    surveyed = outcome().survey.programs[0]
+    both = tuple(replace(goals()[0], fallback=name * 32) for name in ("aa", "bb"))
+    compiled = Outcome(Survey((replace(surveyed, goals={(16,): both}),)), {both[1]: "why"})
+    Outputs(json=str(tmp_path / "run.json")).compiled(compiled, ())
+    listed = json.loads((tmp_path / "run.json").read_text())["goals"]
+    told = [("aa" * 32, ""), ("bb" * 32, "why")]
+    assert [(each["fallback"], each["problem"]) for each in listed] == told
+    lines = [line for line in capsys.readouterr().out.splitlines() if KERNEL[:12] in line]
+    assert [name[:12] in line for (name, _), line in zip(told, lines, strict=True)] == [True, True]
+
+
 def test_a_point_that_was_not_timed_has_no_times_and_says_where_it_was_called(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
