@@ -317,6 +317,30 @@ def test_what_was_quarantined_since_does_not_come_back(tmp_path: Path) -> None:
     go(tmp_path, scenario)
 
 
+def test_why_there_was_no_variant_once_does_not_come_back(tmp_path: Path) -> None:
+    """Clients would ask for nothing any more, though what was barred then is released."""
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        for schedule in SCHEDULES:
+            await kernel.quarantine(schedule)
+        await daemon.at_rest()
+        barren = await kernel.table()
+        assert barren.variants == ()
+        assert barren.reason == f"quarantined by ann: {REASON}"
+        for schedule in SCHEDULES:
+            await kernel.release(schedule)
+        await daemon.at_rest()
+        assert schedules(await kernel.table()) == set(SCHEDULES)
+        await kernel.roll_back(barren.generation)
+        after = await kernel.table()
+        assert (after.variants, after.reason) == ((), "")
+        await kernel.tune(64)
+        assert schedules(await kernel.table()) == set(SCHEDULES)
+
+    go(tmp_path, scenario)
+
+
 def test_what_was_rejected_since_does_not_come_back(tmp_path: Path) -> None:
     async def scenario(daemon: Running) -> None:
         kernel = await Tuned.at(daemon, 64)

@@ -136,6 +136,8 @@ class Interventions:
 
         def change(_: Table) -> Edit:
             table, left_out = as_it_was(earlier, self._named.bars_at(key))
+            # Why there was no Variant then may be past; who still wants one hears if it is not.
+            table = replace(table, reason="")
             lines.extend(f"{variant.schedule}: {why}" for variant, why in left_out)
             detail = "without " + "; ".join(lines) if lines else ""
             act = Act("rollback", str(generation), detail, actor)
