@@ -34,8 +34,8 @@ def _defaults(before: Table, after: Table) -> Iterable[str]:
     old, new = _default(before), _default(after)
     if old != new:
         yield f"default {_name(old)} -> {_name(new)}"
-    if before.reason != after.reason and after.reason:
-        yield f"no variant: {after.reason}"
+    if before.reason != after.reason:
+        yield f"no variant: {after.reason}" if after.reason else f"no longer: {before.reason}"
 
 
 def _hints(before: Table, after: Table) -> Iterable[str]:

@@ -196,3 +196,4 @@ def test_a_table_without_variants_says_why() -> None:
     before = table(row((16,), {0: 1000}))
     after = table(variants=(), default=-1, reason="off by one")
     assert "no variant: off by one" in change(before, after)
+    assert change(after, replace(after, reason="")) == "no longer: off by one"
