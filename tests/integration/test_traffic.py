@@ -454,6 +454,26 @@ def test_hints_that_traffic_wants_are_tuned_though_a_callers_budget_is_spent(
     asyncio.run(scenario())
 
 
+def test_hints_that_were_asked_for_stay_for_a_half_life_before_traffic_decides(
+    tmp_path: Path,
+) -> None:
+    """A warm-up for users to come took them for nothing, and tuned them again at each run."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, hint_budget=2, traffic_half_life_s=HALF_LIFE_S) as daemon:
+            replay = await replayed(daemon, 16, 64)
+            a_half_life = int(HALF_LIFE_S / REPORT_S)
+            await replay.run([16, 64], reports=2 * a_half_life)
+            registered = await daemon.client.register(chain(1, high=100_000))
+            await daemon.client.tuned(registered, 4096, 32768)
+            await replay.run([16, 64], reports=a_half_life // 2)
+            assert replay.hints() == [16, 64, 4096, 32768]
+            await replay.run([16, 64], reports=a_half_life)
+            assert replay.hints() == [16, 64]
+
+    asyncio.run(scenario())
+
+
 def test_traffic_survives_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as daemon:

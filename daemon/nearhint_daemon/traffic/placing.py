@@ -2,9 +2,10 @@
 
 Every few seconds the sizes that clients meet lately are held against each Table's hints. Where
 other hints would lose clearly less, those are tuned, as refinement; once they are at T2, hints that
-serve almost nothing any more are let go, down to the budget. Sizes that are called often and become
-no hints are probed (`tuning/probing.py`). What traffic does not show costs nothing: no size is
-tuned here that no client met, and a Kernel without a Table is left to those who ask for it.
+serve almost nothing any more are let go, down to the budget, those that somebody asked for after a
+half-life. Sizes that are called often and become no hints are probed (`tuning/probing.py`). What
+traffic does not show costs nothing: no size is tuned here that no client met, and a Kernel without
+a Table is left to those who ask for it.
 
 A hint answers the steps whose Fallback was timed there. So of a Kernel that many Programs have each
 Fallback is looked at alone, with its own traffic, hints and budget, and a hint goes once it is
@@ -64,7 +65,7 @@ REFUSED_FOR_S = 3600.0
 T2 = 2
 
 
-Seen = tuple[int, bool, frozenset[Dims], tuple[tuple[Dims, int], ...]]
+Seen = tuple[int, bool, frozenset[Dims], frozenset[Dims], tuple[tuple[Dims, int], ...]]
 """What a Fallback's decision was about: a Table's generation, and traffic in octaves of shares."""
 
 
@@ -95,13 +96,15 @@ def decide(
     budget: int,
     is_settled: bool,
     refused: Collection[Dims] = (),
+    fresh: Collection[Dims] = (),
 ) -> Move:
     """What becomes of a Table's hints under the traffic `met` of one Fallback, heaviest first.
 
-    Hints are let go only where traffic has been known for a while, never one whose search has
-    not ended, and only as far as that costs less than half of `LEAST_GAIN`: hints that clients
-    still use stay, beyond the budget if need be. A Table that is full has no room for more hints of
-    this Fallback, but some may take the place of others. Takes up to a tenth of a second.
+    Hints are let go only where traffic has been known for a while, never one that is `fresh` or
+    whose search has not ended, and only as far as that costs less than half of `LEAST_GAIN`: hints
+    that clients still use stay, beyond the budget if need be. A Table that is full has no room for
+    more hints of this Fallback, but some may take the place of others. Takes up to a tenth of a
+    second.
     """
     if not met:
         return Move()
@@ -133,7 +136,7 @@ def decide(
     # A hint that goes takes its timings along: what it then costs is by distance alone.
     rate = max(loss_per_octave(table), LOSS_PER_OCTAVE)
     blind = distances([each.dims for each in heaviest], hints, rate=rate)
-    movable = [at for at, row in enumerate(rows) if row.tier >= T2]
+    movable = [at for at, row in enumerate(rows) if row.tier >= T2 and row.dims not in fresh]
     return Move(evicted=tuple(hints[at] for at in _spare(blind, weights, held, movable, budget)))
 
 
@@ -207,10 +210,13 @@ def _shares(met: Sequence[Met]) -> tuple[tuple[Dims, int], ...]:
     )
 
 
-def spare_for_all(table: Table, moves: Mapping[str, Move], *, budget: int) -> tuple[Dims, ...]:
+def spare_for_all(
+    table: Table, moves: Mapping[str, Move], *, budget: int, fresh: Collection[Dims] = ()
+) -> tuple[Dims, ...]:
     """The hints that each Fallback timed there may do without; `moves` are by Fallback.
 
-    A Fallback without traffic, of which there is no move, may do without what is beyond the budget.
+    A Fallback without traffic, of which there is no move, may do without what is beyond the budget
+    and not `fresh`.
     Companions and what is beyond hints go with these.
     """
     hints = own_hints(table)
@@ -218,9 +224,13 @@ def spare_for_all(table: Table, moves: Mapping[str, Move], *, budget: int) -> tu
     spare: list[Dims] = []
     for row in hints:
         names = [name for name, _ in row.fallbacks]
-        if row.tier >= T2 and all(
-            row.dims in moves[name].evicted if name in moves else held[name] > budget
-            for name in names
+        if (
+            row.tier >= T2
+            and row.dims not in fresh
+            and all(
+                row.dims in moves[name].evicted if name in moves else held[name] > budget
+                for name in names
+            )
         ):
             spare.append(row.dims)
             held.subtract(names)
@@ -266,6 +276,8 @@ class Placer:
         self._observer = observer
         self._decided: dict[TableKey, dict[str, tuple[Seen, Move]]] = {}
         self._open: dict[TableKey, dict[str, frozenset[Site]]] = {}
+        self._since_s: dict[TableKey, dict[Dims, float]] = {}
+        self._own: dict[TableKey, frozenset[Dims]] = {}
         self._refused: OrderedDict[tuple[TableKey, Site], float] = OrderedDict()
         self._looked_at: OrderedDict[KernelKey, None] = OrderedDict()
 
@@ -299,24 +311,47 @@ class Placer:
             return 0
         met = self._traffic.met(*key[:2])
         refused = self._refused_of(key)
-        fresh = await self._decide(key, table, met, refused)
-        if not fresh:
+        fresh = self._fresh(key, table)
+        decided = await self._decide(key, table, met, refused, fresh)
+        if not decided:
             return 0
-        wanted = [each for name in fresh for each in self._decided[key][name][1].wanted]
+        wanted = [each for name in decided for each in self._decided[key][name][1].wanted]
         soon = refused.union(each.site for each in wanted)
         try:
             if wanted:
                 await self._tune(key, wanted)
             else:
-                await self._let_go(key, table)
+                await self._let_go(key, table, fresh)
             await self._probe(key, table, [each for each in met if each.site not in soon])
         except BaseException:
             del self._decided[key]  # what was decided is not done
             raise
-        return len(fresh)
+        return len(decided)
+
+    def _fresh(self, key: TableKey, table: Table) -> frozenset[Dims]:
+        """The hints that somebody asked for within a half-life: users may still be to come, as of a
+        warm-up.
+
+        Those that a Table has when it is first looked at are none, nor those of the last move.
+        """
+        now_s = self._clock()
+        before = self._since_s.get(key)
+        own = self._own.get(key, frozenset())
+        since_s: dict[Dims, float] = {}
+        for row in table.hints:
+            is_asked = before is not None and row.dims not in own
+            since_s[row.dims] = (before or {}).get(row.dims, now_s if is_asked else -math.inf)
+        self._since_s[key] = since_s
+        half_life_s = self._traffic.half_life_s
+        return frozenset(dims for dims, at_s in since_s.items() if 0 <= now_s - at_s < half_life_s)
 
     async def _decide(
-        self, key: TableKey, table: Table, met: Sequence[Met], refused: Collection[Site]
+        self,
+        key: TableKey,
+        table: Table,
+        met: Sequence[Met],
+        refused: Collection[Site],
+        fresh: frozenset[Dims],
     ) -> list[str]:
         """Decides for each Fallback for which something has changed; returns those Fallbacks."""
         by_fallback: dict[str, list[Met]] = {}
@@ -324,25 +359,31 @@ class Placer:
             by_fallback.setdefault(each.fallback, []).append(each)
         before = self._decided.get(key, {})
         decided = {name: before[name] for name in by_fallback if name in before}
-        fresh: list[str] = []
+        newly: list[str] = []
         for name, theirs in by_fallback.items():
             known_for_s = self._clock() - min(each.first_at_s for each in theirs)
             is_settled = known_for_s >= self._traffic.half_life_s
             barred = frozenset(dims for fallback, dims in refused if fallback == name)
-            seen: Seen = (table.generation, is_settled, barred, _shares(theirs))
+            seen: Seen = (table.generation, is_settled, barred, fresh, _shares(theirs))
             if name in decided and decided[name][0] == seen:
                 continue
             move = await asyncio.to_thread(
-                decide, table, theirs, budget=self._budget, is_settled=is_settled, refused=barred
+                decide,
+                table,
+                theirs,
+                budget=self._budget,
+                is_settled=is_settled,
+                refused=barred,
+                fresh=fresh,
             )
             decided[name] = (seen, move)
-            fresh.append(name)
+            newly.append(name)
         self._decided[key] = decided
-        return fresh
+        return newly
 
-    async def _let_go(self, key: TableKey, table: Table) -> None:
+    async def _let_go(self, key: TableKey, table: Table, fresh: Collection[Dims]) -> None:
         moves = {name: move for name, (_, move) in self._decided[key].items()}
-        evicted = spare_for_all(table, moves, budget=self._budget)
+        evicted = spare_for_all(table, moves, budget=self._budget, fresh=fresh)
         if evicted:
             await self._publisher.drop_hints(key, evicted)
             hints = {row.dims for row in own_hints(table)}
@@ -377,6 +418,7 @@ class Placer:
         )
 
     async def _tune(self, key: TableKey, wanted: Sequence[Met]) -> None:
+        self._own[key] = frozenset(met.dims for met in wanted)
         found = [(met, await self._wish(key, met)) for met in wanted]
         opened: dict[str, frozenset[Site]] = {}
         for met, wish in found:

@@ -41,6 +41,7 @@ def moved(
     budget: int = 8,
     is_settled: bool = True,
     refused: tuple[Dims, ...] = (),
+    fresh: tuple[Dims, ...] = (),
 ) -> Move:
     return decide(
         made,
@@ -48,6 +49,7 @@ def moved(
         budget=budget,
         is_settled=is_settled,
         refused=refused,
+        fresh=fresh,
     )
 
 
@@ -148,6 +150,14 @@ def test_letting_go_never_adds_up_to_a_reason_to_come_back() -> None:
 def test_a_hint_whose_search_goes_on_is_left_alone() -> None:
     made = table(row((16,), {0: 100}, tier=1), row((4096,), {0: 100}))
     assert moved(made, {4096: 100}, budget=1) == Move()
+
+
+def test_a_hint_that_came_just_now_is_left_alone() -> None:
+    made = apart_by_winner(16, 32, 4096)
+    assert moved(made, {4096: 900.0}, budget=1, fresh=((16,),)).evicted == ((32,),)
+    others = of_two([], [16, 64])
+    assert spare_for_all(others, {}, budget=1, fresh=((16,),)) == ((64,),)
+    assert spare_for_all(others, {}, budget=1, fresh=((16,), (64,))) == ()
 
 
 def test_the_last_hint_stays() -> None:
