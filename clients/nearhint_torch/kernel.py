@@ -13,8 +13,9 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -32,6 +33,10 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Dimensions = Mapping[str, Mapping[int, str]]
 """Argument name -> dimension -> the user's name for its size."""
+Backend: TypeAlias = str | Callable[..., Any]
+"""As `torch.compile` takes it."""
+Compile: TypeAlias = Callable[[Backend, Mapping[str, Any] | None], Callable[..., Any]]
+"""Compiles one function with a backend and its options."""
 
 
 def kernel(
@@ -74,7 +79,30 @@ def kernel(
     options: dict[str, Any] = {"names": source_names(function, dynamic)}
     if address is not None:
         options["address"] = address
-    compiled = torch.compile(function, backend="nearhint", dynamic=False, options=options)
+
+    def compiled(
+        backend: Backend, options: Mapping[str, Any] | None
+    ) -> Callable[Arguments, Result]:
+        made = torch.compile(
+            function,
+            backend=backend,
+            dynamic=False,
+            options=None if options is None else dict(options),
+        )
+        return _marking(function, made, places)
+
+    call = compiled("nearhint", options)
+    _MADE[call] = (function, compiled)
+    return call
+
+
+_Places: TypeAlias = Sequence[tuple[int, str, Mapping[int, Dimension]]]
+
+
+def _marking(
+    function: Callable[Arguments, Result], compiled: Callable[..., Any], places: _Places
+) -> Callable[Arguments, Result]:
+    """What calls `compiled` with the dimensions at `places` marked."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -90,7 +118,8 @@ def kernel(
             with torch.no_grad():
                 result: Result = compiled(*args, **kwargs)
         except NotDynamic as error:
-            raise InvalidDynamic(argument=", ".join(read), problem=_tied(error)) from error
+            named = ", ".join(argument for _, argument, _ in places)
+            raise InvalidDynamic(argument=named, problem=_tied(error)) from error
         finally:
             # A mark would bind whatever else the caller compiles for the tensor.
             for marking in markings:
@@ -98,6 +127,33 @@ def kernel(
         return result
 
     return call
+
+
+_MADE: WeakKeyDictionary[Callable[..., Any], tuple[Callable[..., Any], Compile]] = (
+    WeakKeyDictionary()
+)
+"""By what `kernel` has returned: of which function, and how it was compiled."""
+
+
+def as_served(model: Callable[..., Any]) -> tuple[Callable[..., Any], Compile]:
+    """The original of a model, and what compiles that as servers do, for any backend.
+
+    Of a `kernel` its own dimensions alone are symbolic, of all else every one.
+    """
+
+    def compiled(backend: Backend, options: Mapping[str, Any] | None) -> Callable[..., Any]:
+        made: Callable[..., Any] = torch.compile(
+            model,
+            backend=backend,
+            dynamic=True,
+            options=None if options is None else dict(options),
+        )
+        return made
+
+    try:
+        return _MADE.get(model, (model, compiled))
+    except TypeError:  # an object that is called, without a hash or weak references
+        return model, compiled
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

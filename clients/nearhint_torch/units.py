@@ -6,6 +6,7 @@ import difflib
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from nearhint_torch.adapter import CAPTURES_LIMIT, captures_limit, capturing_all
 from nearhint_torch.collecting import Collector
 from nearhint_torch.errors import InvalidDynamic
 from nearhint_torch.exported import load_exported
-from nearhint_torch.kernel import source_names
+from nearhint_torch.kernel import as_served, source_names
 from nearhint_torch.report import Report as CallReport
 from nearhint_torch.runner import watch
 from nearhint_torch.workload import WarmUp, arguments_at, load
@@ -45,7 +46,9 @@ class Unit:
         self.spec = spec
         self.device = device
         self._device = _present(device)
-        self._warm_up = _loaded(spec)
+        given = _loaded(spec)
+        original, self._compile = as_served(given.model)
+        self._warm_up = replace(given, model=original)
         self.points: tuple[Point, ...] = _points(spec, self._warm_up)
         self.failed: dict[int, str] = {}
         """Why a point's call failed, by its number."""
@@ -63,7 +66,7 @@ class Unit:
         """
         torch.compiler.reset()
         self._place()
-        compiled = torch.compile(self._warm_up.model, backend=self._collector.backend, dynamic=True)
+        compiled = self._compile(self._collector.backend, None)
         made_at: list[int] = []
         for number in range(len(self.points)):
             captures, calls = self._collector.captures, self._collector.calls
@@ -126,9 +129,7 @@ class Unit:
             return [self._gain(number) for number in range(len(self.points))]
         torch.compiler.reset()
         self._place()
-        compiled: Callable[..., Any] = torch.compile(
-            self._warm_up.model, backend="nearhint", dynamic=True, options=self._options
-        )
+        compiled = self._compile("nearhint", self._options)
         for number in self._sound():
             with self._keeping_failures(number):
                 self._call(number, compiled)

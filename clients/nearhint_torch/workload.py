@@ -22,7 +22,8 @@ Point: TypeAlias = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """What to warm up: a model or function, arguments as it is called with, and what varies.
+    """What to warm up: a model, a function or a `nearhint.kernel`, arguments as it is called with,
+    and what varies.
 
     `dynamic` names sizes of tensor arguments: argument -> dimension -> axis, e.g.
     `{"input_ids": {0: "batch", 1: "tokens"}}`; tensors in lists, tuples and dicts are named as in

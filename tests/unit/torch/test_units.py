@@ -19,8 +19,10 @@ from nearhint_torch import units
 from nearhint_torch.adapter import captures_limit
 from nearhint_torch.errors import InvalidDynamic, InvalidEntry
 from nearhint_torch.exported import load_exported
+from nearhint_torch.kernel import as_served
 from nearhint_torch.report import Report as CallReport
 from nearhint_torch.report import Served
+from nearhint_torch.runner import watch
 from nearhint_torch.units import Unit
 from nearhint_torch.workload import WarmUp, arguments_at
 
@@ -92,6 +94,63 @@ def test_a_unit_captures_each_point_once_without_a_daemon(entry: str) -> None:
     one, many = unit.wishes()  # torch captures a single row on its own
     assert one.sizes == ((3,),)
     assert [sorted(sizes) for sizes in many.sizes] == [[3, 4], [3, 9]]
+
+
+KERNELS = """
+import nearhint
+import torch
+from nearhint_torch import WarmUp
+
+
+def doubled(x, y):
+    return x * 2 + y
+
+
+def function():
+    kernel = nearhint.kernel(doubled, dynamic={"x": {0: range(1, 65)}})
+    return WarmUp(
+        model=kernel, args=(torch.ones(2, 3), torch.ones(3)), dynamic={"x": {0: "rows"}}
+    )
+
+
+def module():
+    kernel = nearhint.kernel(torch.nn.LayerNorm(3), dynamic={"input": {0: range(1, 65)}})
+    return WarmUp(model=kernel, args=(torch.ones(2, 3),), dynamic={"input": {0: "rows"}})
+"""
+
+
+@pytest.mark.parametrize("made", ["function", "module"])
+def test_a_kernel_is_captured_as_a_server_captures_it(
+    tmp_path: Path, entry: str, made: str
+) -> None:
+    """Its own dimensions alone are symbolic, within their ranges, and what is timed beside it is
+    the function that it was made of.
+    """
+    (tmp_path / "unit_entry.py").write_text(KERNELS)
+    spec = ModelSpec(name="m", entry=f"unit_entry:{made}", axes={"rows": (1, 4, 9)})
+    unit = Unit(spec, "cpu")
+    unit.capture(lambda: None)
+    assert unit.failed == {}
+    one, many = unit.wishes()
+    assert (one.sizes, many.sizes) == (((),), ((4,), (9,)))
+    (rows,) = many.program.symbols
+    assert (rows.user_name, rows.high) == ("rows", 64)
+    with watch() as reports, torch.inference_mode():
+        unit._call(1, unit._warm_up.model)
+    assert reports == []
+
+
+def test_any_object_that_is_called_may_be_a_model() -> None:
+    class Doubling:
+        __slots__ = ()
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    model = Doubling()
+    original, _ = as_served(model)
+    assert original is model
 
 
 def test_all_points_are_captured_however_often_torch_would_capture_the_model(
