@@ -40,6 +40,8 @@ RECONNECT_S = 0.5
 LOST_LIMIT_S = 60.0
 """A daemon that was there is waited for so long."""
 LOSSES_LIMIT = 20
+PLANS_S = 30.0
+"""Plans are waited for so long, whatever the budget: without them nothing says what it left."""
 BUDGET_LIMIT_S = 7 * 86_400.0
 """What the daemon takes for the budget of one request."""
 
@@ -111,12 +113,13 @@ class Asking:
         """
 
         def work(connection: Connection) -> Outcome:
+            plans_until_s = max(deadline_s, self._clock() + PLANS_S)
             found = survey(
                 connection,
                 wishes,
                 client_id=self._client_id,
                 wait=self._wait,
-                is_late=lambda: self._clock() >= deadline_s,
+                is_late=lambda: self._clock() >= plans_until_s,
             )
             return _Round(
                 connection,
