@@ -43,6 +43,7 @@ class Layout:
 
     `template` is what the slots start from. `addresses[i]` lists, for a launch, its parameters'
     slots: their addresses are written into slot `address_slots[i]`, 0 for those not placed.
+    Sizes that agree in a tensor share its `Placed`.
     """
 
     storage_bytes: Mapping[int, int]
@@ -59,6 +60,8 @@ class Arena:
         self._device = device
         self._buffers: dict[int, torch.Tensor] = {}
         self._laid_out: dict[Layout, list[Any]] = {}
+        self._tensors: dict[int, tuple[Placed, torch.Tensor, int]] = {}
+        """By slot: the last tensor that was laid out for it, and its address."""
 
     def slots(self, layout: Layout) -> list[Any]:
         """Fresh slots for one call, with the placed tensors and their addresses filled in."""
@@ -77,25 +80,38 @@ class Arena:
         slots = list(layout.template)
         addresses: dict[int, int] = {}
         for item in layout.placed:
-            typed = self._buffers[item.storage].view(item.dtype)
-            tensor = typed.as_strided(item.shape, item.stride, item.offset)
-            slots[item.slot] = tensor
-            addresses[item.slot] = tensor.data_ptr()
+            known = self._tensors.get(item.slot)
+            if known is None or known[0] is not item:
+                known = self._tensors[item.slot] = self._over_buffer(item)
+            _, slots[item.slot], addresses[item.slot] = known
         for parameters, slot in zip(layout.addresses, layout.address_slots, strict=True):
-            slots[slot] = [addresses.get(parameter, 0) for parameter in parameters]
+            slots[slot] = tuple([addresses.get(parameter, 0) for parameter in parameters])
         if len(self._laid_out) >= LAYOUT_LIMIT:
             self._laid_out.clear()
         self._laid_out[layout] = slots
         return slots
 
+    def _over_buffer(self, item: Placed) -> tuple[Placed, torch.Tensor, int]:
+        typed = self._buffers[item.storage].view(item.dtype)
+        tensor = typed.as_strided(item.shape, item.stride, item.offset)
+        return item, tensor, tensor.data_ptr()
+
     def _grow(self, storage_bytes: Mapping[int, int]) -> None:
-        for storage, wanted in storage_bytes.items():
-            held = self._buffers.get(storage)
-            if held is None or held.numel() < wanted:
-                # Tensors over the old buffer would keep it alive.
-                self._laid_out.clear()
-                size = -(-max(wanted, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-                self._buffers[storage] = torch.empty(size, dtype=torch.uint8, device=self._device)
+        grown = {
+            storage: wanted
+            for storage, wanted in storage_bytes.items()
+            if (held := self._buffers.get(storage)) is None or held.numel() < wanted
+        }
+        if not grown:
+            return
+        # Tensors over the old buffers would keep them alive.
+        self._laid_out.clear()
+        self._tensors = {
+            slot: known for slot, known in self._tensors.items() if known[0].storage not in grown
+        }
+        for storage, wanted in grown.items():
+            size = -(-max(wanted, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            self._buffers[storage] = torch.empty(size, dtype=torch.uint8, device=self._device)
 
 
 class ArenaPool:

@@ -93,7 +93,7 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
                 _run_fallback(slots, plan)
                 return
         try:
-            addresses = slots[address_slot].copy()
+            addresses = [*slots[address_slot]]
             for position, slot in read:
                 address = slots[slot].data_ptr()
                 if not address and slots[slot].numel():

@@ -7,7 +7,7 @@ strides, where in the arena each tensor lies. What is left for a call is in the 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from nearhint.session import Choice, Session, Snapshot
+from nearhint.session import Session, Snapshot
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.plan import Free, Launch, MakeView, Output, RunNodes
-from nearhint_rules.program import IntType, TensorType, value_types
+from nearhint_rules.program import IntType, TensorType, ValueType, value_types
 from nearhint_torch.adapter import viewer
 from nearhint_torch.arena import Arena, Layout, Placed
 from nearhint_torch.arguments import DTYPES_BY_NAME
@@ -28,6 +28,7 @@ from nearhint_torch.capture import Captured
 from nearhint_torch.errors import InvalidPlan
 from nearhint_torch.launching import LaunchPlan, Tensor, is_laid_out, launch_step
 from nearhint_torch.nodes import NodeCalls, Slots, Step
+from nearhint_torch.parts import Launched, Parts
 from nearhint_torch.report import Report, Served
 
 
@@ -69,25 +70,36 @@ class Resolver:
         """The Program's symbols, from the values of the capture's bindings."""
         return self.captured.sizes(bound)
 
-    def resolve(self, snapshot: Snapshot, bound: Sequence[int], *, threads: int) -> Resolved:
-        """The Plan of `snapshot` at the bound sizes."""
+    def resolve(
+        self, snapshot: Snapshot, bound: Sequence[int], *, threads: int, parts: Parts
+    ) -> Resolved:
+        """The Plan of `snapshot` at the bound sizes; `parts` are those of this Snapshot."""
         sizes = self.sizes(bound)
-        return _Resolution(self, snapshot, sizes, threads=threads).run()
+        return _Resolution(self, snapshot, sizes, threads=threads, parts=parts).run()
 
 
 class _Resolution:
     """One pass over the steps of a Plan."""
 
     def __init__(
-        self, resolver: Resolver, snapshot: Snapshot, sizes: Mapping[str, int], *, threads: int
+        self,
+        resolver: Resolver,
+        snapshot: Snapshot,
+        sizes: Mapping[str, int],
+        *,
+        threads: int,
+        parts: Parts,
     ) -> None:
         self._resolver = resolver
         self._captured = resolver.captured
         self._snapshot = snapshot
         self._sizes = sizes
         self._threads = threads
+        self._parts = parts
         self._views = {step.slot for step in snapshot.plan.steps if isinstance(step, MakeView)}
         self._template = resolver.calls.template(sizes)
+        self._first_address = len(self._template)
+        self._template += [None] * len(parts.addresses)
         self._steps: list[Step] = []
         self._placed: dict[int, Placed] = {}
         self._storage_bytes: dict[int, int] = {}
@@ -107,7 +119,7 @@ class _Resolution:
                 case RunNodes(nodes, outputs):
                     self._run_nodes(nodes, outputs)
                 case MakeView():
-                    self._view(step)
+                    self._view(number, step)
                 case Free(slots):
                     self._free(slots)
         tiers = [min(served.tier, 2) for served in self._served]
@@ -143,32 +155,67 @@ class _Resolution:
         return tuple([self._value(expr) for expr in exprs])
 
     def _launch(self, number: int, launch: Launch) -> None:
+        outputs = {output.slot for output in launch.outputs}
+        known = self._launched(number, launch)
+        self._made |= outputs
+        if known.served is not None:
+            self._served.append(known.served)
+        self._is_covered = self._is_covered and known.is_covered
+        if known.step is None:
+            own = frozenset(chain.from_iterable(map(self._made_by, launch.nodes))) - self._made
+            self._run_nodes(launch.nodes, launch.outputs)
+            # A view that the Plan makes as well is needed after the step, and may be laid out
+            # already. What was there before the step is not its own: the Plan frees it.
+            self._free(sorted(own - self._views - outputs))
+            return
+        for placed, size_bytes in known.placed:
+            self._place(placed, size_bytes)
+        if known.parameters:
+            self._addresses.append(known.parameters)
+            self._address_slots.append(self._address_slot(number))
+        self._steps.append(known.step)
+
+    def _launched(self, number: int, launch: Launch) -> Launched:
+        """What other sizes that agree in all that it depends on have made of the step, or anew."""
+        sizes = self._parts.key(number, lambda: self._exprs_of(launch), self._sizes)
+        lies = [(slot in self._placed) + 2 * (slot in self._unsure) for slot in launch.inputs]
+        key = (*sizes, self._threads, *lies)
+        known = self._parts.launches.get(key)
+        if known is None:
+            known = self._parts.launches[key] = self._decided(number, launch)
+        return known
+
+    def _exprs_of(self, launch: Launch) -> Iterator[Expr]:
+        yield from launch.dims
+        for output in launch.outputs:
+            yield from (*output.shape, *output.stride)
+        for slot in launch.inputs:
+            yield from _sizes_of(self._resolver.types[slot])
+
+    def _decided(self, number: int, launch: Launch) -> Launched:
         dims = self._evaluate(launch.dims)
         outputs = [self._output(output) for output in launch.outputs]
-        self._made.update(output.slot for output in outputs)
         if all(0 in output.shape for output in outputs):
-            self._allocate(launch, outputs)
-            return
+            return Launched(self._allocating(outputs), (), (), None, is_covered=True)
         # An empty reduction has outputs all the same: ATen makes them. Of an input without elements
         # there is no memory to read, as of a table that has no rows: ATen says what is wrong.
         inputs = () if 0 in dims else tuple(self._input(slot) for slot in launch.inputs)
-        is_empty = 0 in dims or any(0 in each.shape for each in inputs)
-        choice = None if is_empty else self._snapshot.choose(number, dims)
-        self._tell(launch, choice)
-        if choice is None or choice.kernel is None:
-            own = frozenset(chain.from_iterable(map(self._made_by, launch.nodes))) - self._made
-            self._run_nodes(launch.nodes, launch.outputs)
-            self._drop_internals(launch, own)
-            return
-        self._place(launch.outputs, outputs)
-        planned = tuple(self._tensor(output) for output in outputs)
+        if 0 in dims or any(0 in each.shape for each in inputs):
+            served = Served(launch.kernel, 0, (), "zero_size")
+            return Launched(None, (), (), served, is_covered=True)
+        choice = self._snapshot.choose(number, dims)
+        selection = choice.selection
+        served = Served(launch.kernel, choice.tier, selection.hint or (), selection.reason)
+        if choice.kernel is None:
+            return Launched(None, (), (), served, choice.is_covered)
+        planned = tuple(_tensor(output) for output in outputs)
         step = launch_step(
             LaunchPlan(
                 dims=dims,
                 inputs=inputs,
                 outputs=planned,
                 unsure=tuple(tensor for tensor in inputs if tensor.slot in self._unsure),
-                address_slot=self._address_slot((*inputs, *planned)),
+                address_slot=self._address_slot(number),
                 fallback=self._node_steps(launch.nodes),
                 device=self._captured.device,
                 threads=self._threads,
@@ -176,23 +223,19 @@ class _Resolution:
             choice,
             count_fallback=self._resolver.session.count_fallback,
         )
-        self._steps.append(step)
-
-    def _tell(self, launch: Launch, choice: Choice | None) -> None:
-        if choice is None:
-            self._served.append(Served(launch.kernel, 0, (), "zero_size"))
-            return
-        selection = choice.selection
-        self._served.append(
-            Served(launch.kernel, choice.tier, selection.hint or (), selection.reason)
+        return Launched(
+            step,
+            tuple((output, _size_bytes(output)) for output in outputs if output.storage >= 0),
+            tuple(parameter.slot for parameter in (*inputs, *planned)),
+            served,
+            choice.is_covered,
         )
-        self._is_covered = self._is_covered and choice.is_covered
 
     def _output(self, output: Output) -> Placed:
         shape, stride = self._evaluate(output.shape), self._evaluate(output.stride)
         return Placed(output.slot, output.storage, DTYPES_BY_NAME[output.dtype], shape, stride)
 
-    def _allocate(self, launch: Launch, outputs: Sequence[Placed]) -> None:
+    def _allocating(self, outputs: Sequence[Placed]) -> Step:
         """Zero elements: nothing is launched, the tensors are there all the same."""
         device = self._captured.device
 
@@ -202,15 +245,21 @@ class _Resolution:
                     output.shape, output.stride, dtype=output.dtype, device=device
                 )
 
-        self._steps.append(run)
+        return run
 
-    def _place(self, planned: Sequence[Output], outputs: Sequence[Placed]) -> None:
-        for output, placed in zip(planned, outputs, strict=True):
-            if output.storage >= 0:
-                self._placed[placed.slot] = placed
-                size = extent(placed.shape, placed.stride) * placed.dtype.itemsize
-                held = self._storage_bytes.get(placed.storage, 0)
-                self._storage_bytes[placed.storage] = max(size, held)
+    def _place(self, placed: Placed, size_bytes: int) -> None:
+        self._placed[placed.slot] = placed
+        held = self._storage_bytes.get(placed.storage, 0)
+        self._storage_bytes[placed.storage] = max(size_bytes, held)
+
+    def _offered(self, offer: Output) -> None:
+        """Places what a node writes."""
+        key = self._parts.key(-1 - offer.slot, lambda: (*offer.shape, *offer.stride), self._sizes)
+        known = self._parts.placed.get(key)
+        if known is None:
+            placed = self._output(offer)
+            known = self._parts.placed[key] = (placed, _size_bytes(placed))
+        self._place(*known)
 
     def _input(self, slot: int) -> Tensor:
         kind = self._resolver.types[slot]
@@ -224,15 +273,8 @@ class _Resolution:
             is_placed=slot in self._placed,
         )
 
-    def _tensor(self, output: Placed) -> Tensor:
-        is_placed = output.slot in self._placed
-        return Tensor(output.slot, output.dtype, output.shape, output.stride, is_placed=is_placed)
-
-    def _address_slot(self, parameters: Sequence[Tensor]) -> int:
-        self._template.append(None)
-        self._addresses.append(tuple(parameter.slot for parameter in parameters))
-        self._address_slots.append(len(self._template) - 1)
-        return len(self._template) - 1
+    def _address_slot(self, number: int) -> int:
+        return self._first_address + self._parts.addresses[number]
 
     def _node_steps(self, nodes: Iterable[int]) -> tuple[Step, ...]:
         steps = self._resolver.calls.steps
@@ -246,7 +288,7 @@ class _Resolution:
             writing = self._resolver.calls.writing[index]
             offer = offered.get(made.start) if writing is not None else None
             if writing is not None and offer is not None:
-                self._place([offer], [self._output(offer)])
+                self._offered(offer)
                 self._steps.append(writing)
             else:
                 self._steps.extend(self._node_steps([index]))
@@ -257,50 +299,56 @@ class _Resolution:
         first = self._captured.first[index]
         return range(first, first + len(self._captured.program.nodes[index].outputs))
 
-    def _drop_internals(self, launch: Launch, own: Set[int]) -> None:
-        # A view that the Plan makes as well is needed after the step, and may be laid out already.
-        # What was there before the step is not its own: it goes when the Plan frees it.
-        self._free(sorted(own - self._views - {output.slot for output in launch.outputs}))
-
-    def _view(self, view: MakeView) -> None:
-        shape, stride = self._evaluate(view.shape), self._evaluate(view.stride)
-        offset = self._value(view.offset)
+    def _view(self, number: int, view: MakeView) -> None:
+        key = self._parts.key(number, lambda: self._exprs_of_view(view), self._sizes)
         base = self._placed.get(view.base)
         if base is not None:
-            self._placed[view.slot] = self._view_of_placed(view, base, shape, stride, offset)
+            inner = self._parts.inner.get(key)
+            if inner is None or inner[0] != base:
+                inner = self._parts.inner[key] = (base, self._view_of_placed(view, base))
+            self._check_place(inner[1])
+            self._placed[view.slot] = inner[1]
             return
-        if view.base in self._unsure:
+        is_unsure = view.base in self._unsure
+        if is_unsure:
             self._unsure.add(view.slot)
+        step = self._parts.views.get((*key, is_unsure))
+        if step is None:
+            step = self._parts.views[*key, is_unsure] = self._viewing(view)
+        self._steps.append(step)
+
+    def _exprs_of_view(self, view: MakeView) -> Iterator[Expr]:
+        yield from (*view.shape, *view.stride, view.offset)
+        yield from _sizes_of(self._resolver.types[view.base])
+
+    def _viewing(self, view: MakeView) -> Step:
         kind = self._resolver.types[view.base]
         if not isinstance(kind, TensorType):
             raise InvalidPlan(step="view", problem=f"slot {view.base} is no tensor")
+        shape, stride = self._evaluate(view.shape), self._evaluate(view.stride)
+        offset = self._value(view.offset)
         make = view_step(view.base, view.slot, shape, stride, offset)
         if view.base in self._captured.static:
             known = self._resolver.weights.setdefault(view.slot, WeightView())
             place = known.same((shape, stride, offset))
-            self._steps.append(
-                remembered_view(view.base, view.slot, make, place=place, known=known)
-            )
-        elif view.base in self._unsure:
+            return remembered_view(view.base, view.slot, make, place=place, known=known)
+        if view.base in self._unsure:
             (otherwise,) = self._node_steps([view.node])
             expected = (self._evaluate(kind.shape), self._evaluate(kind.stride))
-            self._steps.append(checked_view(view.base, expected, make, otherwise))
-        else:
-            self._steps.append(make)
+            return checked_view(view.base, expected, make, otherwise)
+        return make
 
-    def _view_of_placed(
-        self,
-        view: MakeView,
-        base: Placed,
-        shape: tuple[int, ...],
-        stride: tuple[int, ...],
-        offset: int,
-    ) -> Placed:
-        start = base.offset + (0 if 0 in shape else offset)  # of no elements, it has no place
-        end = (start + extent(shape, stride)) * base.dtype.itemsize
-        if start < 0 or min(stride, default=0) < 0 or end > self._storage_bytes[base.storage]:
-            raise InvalidPlan(step="view", problem=f"slot {view.slot} leaves its base's storage")
+    def _view_of_placed(self, view: MakeView, base: Placed) -> Placed:
+        shape, stride = self._evaluate(view.shape), self._evaluate(view.stride)
+        offset = 0 if 0 in shape else self._value(view.offset)  # of no elements, it has no place
+        start = base.offset + offset
         return Placed(view.slot, base.storage, base.dtype, shape, stride, start)
+
+    def _check_place(self, placed: Placed) -> None:
+        end = placed.offset * placed.dtype.itemsize + _size_bytes(placed)
+        is_within = placed.offset >= 0 and min(placed.stride, default=0) >= 0
+        if not is_within or end > self._storage_bytes[placed.storage]:
+            raise InvalidPlan(step="view", problem=f"slot {placed.slot} leaves its base's storage")
 
     def _free(self, slots: Sequence[int]) -> None:
         # What lies in the arena stays there: its slots are laid out once for many calls.
@@ -312,12 +360,32 @@ class _Resolution:
         self._made.difference_update(dropped)
         if not dropped:
             return
+        key = tuple(dropped)
+        step = self._parts.frees.get(key)
+        if step is None:
+            step = self._parts.frees[key] = _dropping(key)
+        self._steps.append(step)
 
-        def run(slots: Slots) -> None:
-            for slot in dropped:
-                slots[slot] = None
 
-        self._steps.append(run)
+def _sizes_of(kind: ValueType) -> tuple[Expr, ...]:
+    return (*kind.shape, *kind.stride) if isinstance(kind, TensorType) else ()
+
+
+def _dropping(dropped: Sequence[int]) -> Step:
+    def run(slots: Slots) -> None:
+        for slot in dropped:
+            slots[slot] = None
+
+    return run
+
+
+def _tensor(output: Placed) -> Tensor:
+    is_placed = output.storage >= 0
+    return Tensor(output.slot, output.dtype, output.shape, output.stride, is_placed=is_placed)
+
+
+def _size_bytes(placed: Placed) -> int:
+    return extent(placed.shape, placed.stride) * placed.dtype.itemsize
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:

@@ -19,6 +19,7 @@ from nearhint.session import ProgramHandle, Session, Snapshot
 from nearhint_torch.adapter import is_watched
 from nearhint_torch.arena import arena_pool
 from nearhint_torch.capture import Binding, Captured
+from nearhint_torch.parts import Parts
 from nearhint_torch.report import Report
 from nearhint_torch.resolve import Resolved, Resolver
 
@@ -58,7 +59,7 @@ class CompiledGraph:
         self._resolver = Resolver(captured, session)
         self._pool = arena_pool(captured.device)
         self._read_sizes = size_reader(captured.bindings)
-        self._memory: tuple[Snapshot | None, dict[Key, Resolved]] = (None, {})
+        self._memory: tuple[Snapshot | None, dict[Key, Resolved], Parts] = (None, {}, Parts())
         self._threads: Callable[[], int] = (
             torch.get_num_threads if captured.device.type == "cpu" else lambda: 0
         )
@@ -71,7 +72,7 @@ class CompiledGraph:
         if snapshot is None:
             return self._run_original(args, "no_plan")
         key = (self._threads(), *self._read_sizes(args))
-        known_for, memory = self._memory
+        known_for, memory, _ = self._memory
         resolved = memory.get(key) if known_for is snapshot else None
         if resolved is None:
             resolved = self._resolve(snapshot, key)
@@ -104,17 +105,19 @@ class CompiledGraph:
 
     def _resolve(self, snapshot: Snapshot, key: Key) -> Resolved | None:
         # Kept here and not in the Snapshot, which outlives the model: views of weights are in it.
-        known_for, memory = self._memory
+        known_for, memory, parts = self._memory
         if known_for is not snapshot:
-            memory = {}
-            self._memory = (snapshot, memory)
+            memory, parts = {}, Parts(snapshot.plan.steps)
+            self._memory = (snapshot, memory, parts)
         try:
-            resolved = self._resolver.resolve(snapshot, key[1:], threads=key[0])
+            resolved = self._resolver.resolve(snapshot, key[1:], threads=key[0], parts=parts)
         except Exception:
             # Whatever is wrong with a Plan from outside, the model runs as captured.
+            parts.forget()
             return None
         if len(memory) >= RESOLVED_LIMIT:
             memory.clear()
+            parts.forget()
         memory[key] = resolved
         if not resolved.is_covered:
             self._handle.want(resolved.report.sizes)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from nearhint_torch import launching
 from nearhint_torch.adapter import EmptyMaker
+from nearhint_torch.parts import Parts
 
 BAND_BYTES = 4096
 """Of a guard band on either side; keeps an output as aligned as the allocator would."""
@@ -144,7 +145,7 @@ def written(calls: Sequence[Call], call: Callable[[], Any]) -> Written:
         for poison in POISONS:
             memory = GuardedMemory(poison)
             for each in calls:
-                each.graph._memory = (None, {})
+                each.graph._memory = (None, {}, Parts())
             with mock.patch.object(launching, "empty_maker", memory.maker):
                 found.append([_bytes_of(output) for output in as_tuple(call())])
             memories.append(memory)
