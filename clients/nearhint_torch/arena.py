@@ -23,6 +23,11 @@ POOLED_LIMIT = 16
 LAYOUT_LIMIT = 64
 """Sizes whose tensors an arena remembers."""
 ALIGNMENT_BYTES = 64
+ROOM_LIMIT_BYTES = 2**20
+"""The most that a buffer which has to grow takes beyond what is wanted; an eighth of smaller ones.
+
+A cache that grows by a token a call would take new buffers at each, and lay all sizes out anew.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,8 @@ class Arena:
             slot: known for slot, known in self._tensors.items() if known[0].storage not in grown
         }
         for storage, wanted in grown.items():
-            size = -(-max(wanted, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            room = min(wanted // 8, ROOM_LIMIT_BYTES) if storage in self._buffers else 0
+            size = -(-max(wanted + room, 1) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             self._buffers[storage] = torch.empty(size, dtype=torch.uint8, device=self._device)
 
 
