@@ -44,7 +44,7 @@ _dlclose.argtypes = (ctypes.c_void_p,)
 class CpuKernel:
     """A loaded CPU Artifact. It is unloaded when neither it nor a bound call is referred to."""
 
-    __slots__ = ("__weakref__", "_entry", "_work", "launch", "sha256")
+    __slots__ = ("__weakref__", "_entry", "_packers", "_work", "launch", "sha256")
 
     def __init__(self, library: ctypes.CDLL, launch: CpuLaunch, sha256: str) -> None:
         self.launch = launch
@@ -53,6 +53,7 @@ class CpuKernel:
         entry.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32)
         entry.restype = ctypes.c_int32 if launch.entry == CHECKED_ENTRY else None
         self._entry = entry
+        self._packers: dict[int, Callable[..., bytes]] = {}
         self._work = ex.compiled(launch.work)
         weakref.finalize(self, _dlclose, library._handle).atexit = False
 
@@ -78,7 +79,7 @@ class CpuKernel:
         sizes = struct.pack(f"{len(dims)}q", *dims)
         count = threads
         entry = self._entry
-        packers: dict[int, Callable[..., bytes]] = {}
+        packers = self._packers  # not one for each of thousands of sizes
         owner = self  # keeps the library loaded for as long as the call can be made
 
         def call(addresses: Sequence[int], _owner: CpuKernel = owner) -> None:

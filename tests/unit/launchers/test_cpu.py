@@ -6,6 +6,7 @@ import gc
 import hashlib
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -155,6 +156,23 @@ def test_threads_are_what_the_work_pays_for(
 def test_too_few_sizes_are_a_typed_error(artifact: tuple[bytes, str]) -> None:
     with pytest.raises(WrongSizes):
         load(artifact[0], LAUNCH, sha256=artifact[1]).bind((), threads=1)
+
+
+def test_sizes_that_a_kernel_is_bound_at_share_how_addresses_are_packed(
+    artifact: tuple[bytes, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    class Noted(struct.Struct):
+        def __init__(self, form: str) -> None:
+            super().__init__(form)
+            made.append(form)
+
+    monkeypatch.setattr(struct, "Struct", Noted)
+    kernel = load(artifact[0], LAUNCH, sha256=artifact[1])
+    for size in range(1, 20):
+        assert run(kernel, size) == [place + 1 for place in range(size)]
+    assert made == ["2P"]
 
 
 def test_one_bound_call_serves_many_threads(artifact: tuple[bytes, str]) -> None:
