@@ -195,6 +195,10 @@ STEPS: dict[str, Step] = {
     "product of a matrix": lambda x, y, d, k: (x.double() @ x.double().transpose(-1, -2)).relu(),
     "gathered": lambda x, y, d, k: x.gather(d, torch.zeros_like(x, dtype=torch.int64)),
     "chosen": lambda x, y, d, k: x[torch.tensor([1, 0])],
+    "chosen by two": lambda x, y, d, k: x[torch.tensor([1, 0]), ..., torch.tensor([0, -1])],
+    "chosen by numbers": lambda x, y, d, k: x[
+        (x[:2] > 0).sum(-1).clamp(max=1), (y.sum(-1) > 0).long()[:1]
+    ],
     "first of all": lambda x, y, d, k: x.topk(2, d)[0],
     "sorted and more": lambda x, y, d, k: x.sort(d)[0] * 2 + 1,
     "outer": lambda x, y, d, k: x.unsqueeze(-1) * y.unsqueeze(-2),

@@ -19,7 +19,7 @@ import torch
 from nearhint_daemon.workers.aten_ops import ALLOWED, HALF_TO_FLOAT
 from nearhint_daemon.workers.elements import FLOATS
 from nearhint_daemon.workers.errors import FallbackInvalid, OpNotAllowed, lacks_memory
-from nearhint_daemon.workers.looked_up import WITHIN, places_of, source_of
+from nearhint_daemon.workers.looked_up import WITHIN, WITHIN_AS_KERNELS, places_of, source_of
 from nearhint_daemon.workers.reference_ops import F8E4M3FN_LIMIT
 from nearhint_daemon.workers.tolerance import PRECISIONS
 from nearhint_rules import expr as ex
@@ -166,7 +166,9 @@ class AtenProgram:
             args[1] = _own_number(self._program, node)
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
             call = _saturating(call)
-        if self._precision == "f64" or _computes_places(self._program, node):
+        if self._precision == "f64":
+            call = WITHIN_AS_KERNELS.get(node.op, call)
+        elif _computes_places(self._program, node):
             call = WITHIN.get(node.op, call)
         if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
             args[HALF_TO_FLOAT[node.op]] = False

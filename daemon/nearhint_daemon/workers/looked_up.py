@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ _SAME_VALUES = frozenset(
     f"aten.{name}"
     for name in (
         "_to_copy.default", "_unsafe_view.default", "alias.default", "clone.default",
-        "contiguous.default", "detach.default", "expand.default", "permute.default",
-        "select.int", "slice.Tensor", "squeeze.dim", "t.default", "transpose.int",
+        "contiguous.default", "detach.default", "expand.default", "lift_fresh_copy.default",
+        "permute.default", "select.int", "slice.Tensor", "squeeze.dim", "t.default",
+        "transpose.int",
         "unsqueeze.default", "view.default",
         "_unsafe_index.Tensor", "embedding.default", "gather.default", "index.Tensor",
         "index_select.default",
@@ -102,6 +104,26 @@ def _index(x: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
     return found
 
 
+def _index_by_one_place(x: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
+    """As a Kernel, to which several places are one: where one of them is not, it is the first."""
+    named = [
+        (each, size)
+        for each, size in zip(indices, x.shape, strict=False)
+        if each is not None and each.dtype in _INTEGERS
+    ]
+    if len(named) < 2:
+        return _index(x, indices)
+    outside = reduce(torch.logical_or, [(each < -size) | (each >= size) for each, size in named])
+    found: torch.Tensor = torch.ops.aten.index.Tensor(
+        x,
+        [
+            torch.where(outside, 0, each) if each is not None and each.dtype in _INTEGERS else each
+            for each in indices
+        ],
+    )
+    return found
+
+
 _INTEGERS = (torch.int64, torch.int32)
 WITHIN: Mapping[str, Callable[..., torch.Tensor]] = {
     "aten._unsafe_index.Tensor": _index,
@@ -111,3 +133,9 @@ WITHIN: Mapping[str, Callable[..., torch.Tensor]] = {
     "aten.index_select.default": _index_select,
 }
 """The same ops at the nearest places that there are."""
+WITHIN_AS_KERNELS: Mapping[str, Callable[..., torch.Tensor]] = {
+    **WITHIN,
+    "aten._unsafe_index.Tensor": _index_by_one_place,
+    "aten.index.Tensor": _index_by_one_place,
+}
+"""The same ops at the places that a Kernel reads instead (`ir.nodes`), which takes longer."""

@@ -274,18 +274,29 @@ def test_places_that_there_are_not_are_asked_of_no_table(precision: str, compute
     assert torch.equal(found, table[last])
 
 
+def test_of_several_places_one_that_there_is_not_leads_to_the_first_of_all() -> None:
+    indices = tensor(5, dtype="i64")
+    step = node("index.Tensor", pr.Ref(0), (pr.Ref(1), pr.Ref(2)), makes=(tensor(5, 4),))
+    program = pr.Program((), (tensor(9, 3, 4), indices, indices), (step,), (3,))
+    table = torch.arange(108.0).view(9, 3, 4)
+    given = torch.tensor([8, -9, 2, 9, -10]), torch.tensor([2, -3, 3, 1, 0])
+    (*_, found) = AtenProgram(program, {}, precision="f64", device="cpu").values([table, *given])
+    assert torch.equal(found, table[[8, 0, 0, 0, 0], [2, 0, 0, 0, 0]])
+
+
 def test_places_that_are_given_are_read_by_the_op_as_it_serves() -> None:
     program = AtenProgram(looking_up(computed=False), {}, precision="native", device="cpu")
     with pytest.raises(FallbackInvalid):
         program.values([torch.zeros(9, 4), torch.tensor([0, 1, 2, 3, 9])])
 
 
+@pytest.mark.parametrize("copying", ["alias.default", "lift_fresh_copy.default"])
 @pytest.mark.parametrize("op", ["index_select.default", "index.Tensor"])
-def test_places_are_drawn_from_all_that_there_are(op: str) -> None:
+def test_places_are_drawn_from_all_that_there_are(op: str, copying: str) -> None:
     indices, view = tensor(500, dtype="i64"), tensor(500, dtype="i64")
     args = (ex.Int(0), pr.Ref(2)) if op == "index_select.default" else ((pr.Ref(2),),)
     steps = (
-        node("alias.default", pr.Ref(1), makes=(view,)),
+        node(copying, pr.Ref(1), makes=(view,)),
         node(op, pr.Ref(0), *args, makes=(tensor(500, 4),)),
     )
     program = pr.Program((), (tensor(9, 4), indices), steps, (3,))

@@ -63,6 +63,21 @@ FUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     ),
     "places of places": (lambda x, i, j: x[i[j]] + 1, (TABLE, places(37, 9), places(9, 4)), 2),
     "computed places": (lambda x, i: x[(i + 1) % 37] * 2, (TABLE, places(37, 9)), 1),
+    "several places, one of them computed": (
+        lambda x, i, j: x[i + 1, j] * 2,
+        (CACHE, places(12, 8), places(6, 8)),
+        1,
+    ),
+    "several places, moved from the end and chosen": (
+        lambda x, i, j: x[-i, :, torch.where(i > 2, j, 1)].exp(),
+        (CACHE, places(13, 8), places(5, 8)),
+        1,
+    ),
+    "several places of the model's": (
+        lambda x, y: x[torch.tensor([5, -1, 0]), torch.tensor([1, 0, 5])] + y,
+        (CACHE, drawn(24)),
+        1,
+    ),
     "the mean of lists of rows": (lambda x, i: x[i].mean(1), (TABLE, places(37, 9, 4)), 1),
     "rotations at places": (
         lambda q, c, s, i: q * c[i].unsqueeze(1) - q * s[i].unsqueeze(1),
