@@ -64,6 +64,18 @@ def _loss(body: Body, names: str, **defaults: Arg) -> Rule:
     return rule
 
 
+def _in_own_dtype(rule: Rule) -> Rule:
+    """`rule`, unless the result is traced in another dtype than that of `self`, which it has."""
+
+    def checked(call: Call) -> Loops:
+        loops = rule(call)
+        if call.out.dtype != call.tensor("self").dtype:
+            raise Unlowerable("a loss of less precision than its target, which torch mistakes")
+        return loops
+
+    return checked
+
+
 def _square(e: Emitter, x: Value, target: Value) -> Value:
     away = e.op("sub", x, target)
     return e.op("mul", away, away)
@@ -103,8 +115,8 @@ def _of_logits(
 LOSSES: Mapping[str, Rule] = {
     "aten.mse_loss.default": _loss(_square, "self target"),
     "aten.smooth_l1_loss.default": _loss(_smooth_l1, "self target | beta", beta=1.0),
-    "aten.huber_loss.default": _loss(_huber, "self target | delta", delta=1.0),
-    "aten.soft_margin_loss.default": _loss(_soft_margin, "self target"),
+    "aten.huber_loss.default": _in_own_dtype(_loss(_huber, "self target | delta", delta=1.0)),
+    "aten.soft_margin_loss.default": _in_own_dtype(_loss(_soft_margin, "self target")),
     "aten.binary_cross_entropy_with_logits.default": _loss(
         _of_logits, "self target weight pos_weight", weight=None, pos_weight=None
     ),

@@ -356,6 +356,17 @@ def test_losses_of_awkward_numbers(name: str) -> None:
     assert launched_nodes(check(lambda x, y: LOSSES[name](x, y, reduction="none"), x, target))
 
 
+@pytest.mark.parametrize("made", ["none", "mean"])
+@pytest.mark.parametrize("name", ["huber", "soft margin"])
+def test_a_loss_that_torch_promises_in_another_dtype_than_it_gives_is_eager_s(
+    name: str, made: str
+) -> None:
+    x, target = drawn(30, 5, dtype=F16), drawn(30, 5, seed=1)
+    lowered = check(lambda x, y: LOSSES[name](x, y, reduction=made), x, target)
+    assert not launched_nodes(lowered)
+    assert launched_nodes(check(lambda x, y: LOSSES[name](y, x, reduction=made), x, target))
+
+
 def test_a_loss_beside_a_target_that_is_broadcast() -> None:
     check(lambda x, y: torch.ops.aten.mse_loss(x, y, 0), drawn(30, 5), drawn(5))
 
