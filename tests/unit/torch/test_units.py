@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nearhint.errors import FileMissing, InvalidSetting
-from nearhint.warmup.manifest import ModelSpec, Range
+from nearhint.warmup.manifest import Axis, ModelSpec, Range
 from nearhint.warmup.survey import Goal, Survey, Surveyed
 from nearhint_torch import units
 from nearhint_torch.adapter import captures_limit
@@ -44,7 +44,7 @@ def warm_up():
 """
 
 
-SIZES = dict.fromkeys(("a", "b", "c", "d"), (1, 3))
+SIZES: dict[str, Axis] = dict.fromkeys(("a", "b", "c", "d"), (1, 3))
 """Sixteen points that torch captures one by one: sizes of 1 are captured on their own."""
 
 MANY = """
@@ -167,7 +167,7 @@ def test_sizes_that_are_equal_by_chance_are_tuned_for_a_server_that_met_others_f
     tmp_path: Path, entry: str
 ) -> None:
     (tmp_path / "unit_entry.py").write_text(MANY)
-    axes = {"a": (2,), "b": (3,), "c": (8,), "d": (8, 16)}
+    axes: dict[str, Axis] = {"a": (2,), "b": (3,), "c": (8,), "d": (8, 16)}
     unit = Unit(ModelSpec(name="m", entry=entry, axes=axes), "cpu")
     unit.capture(lambda: None)
     equal, any_size = unit.wishes()
