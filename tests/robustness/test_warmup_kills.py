@@ -16,7 +16,6 @@ from tests.integration.daemon_process import DaemonProcess, daemon_in
 
 from nearhint.exit_codes import ExitCode
 from nearhint_daemon.tuning.companions import odd_below
-from nearhint_rules.table import ROW_LIMIT
 
 KILLS = 10
 SEED = 7
@@ -73,10 +72,10 @@ def test_ten_kills_lose_and_repeat_no_measurement_and_the_warm_up_ends_well(
     assert warming.is_kept(seen, after)
     assert warming.hints(daemon) == len(SIZES)
     assert warming.farther(daemon) == {OUTGROWN}
-    # One row is a Kernel of its own. The others' Table is full: each hint has a companion odd in
-    # all that is a multiple of 16, and one-sided ones have the places that are left.
+    # One row is a Kernel of its own. Of the others each hint has a companion odd in all that is a
+    # multiple of 16, and two more where both sizes are.
     many = [(size, 128) for size in SIZES[1:]]
     odd = {tuple(each if each % 16 else odd_below(each) for each in dims) for dims in many}
     beside = warming.beside(daemon)
     assert {dims for dims in beside if not warming.is_one_sided(dims)} == odd
-    assert len(beside) == ROW_LIMIT - len([*many, OUTGROWN])
+    assert len(beside) == len(odd) + 2 * sum(size % 16 == 0 for size, _ in many)
