@@ -330,7 +330,7 @@ def test_why_there_was_no_variant_once_does_not_come_back(tmp_path: Path) -> Non
         assert barren.reason == f"quarantined by ann: {REASON}"
         for schedule in SCHEDULES:
             await kernel.release(schedule)
-        await daemon.at_rest()
+            await daemon.at_rest()
         assert schedules(await kernel.table()) == set(SCHEDULES)
         await kernel.roll_back(barren.generation)
         after = await kernel.table()
