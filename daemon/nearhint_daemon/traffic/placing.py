@@ -216,8 +216,7 @@ def spare_for_all(
     """The hints that each Fallback timed there may do without; `moves` are by Fallback.
 
     A Fallback without traffic, of which there is no move, may do without what is beyond the budget
-    and not `fresh`.
-    Companions and what is beyond hints go with these.
+    and not `fresh`. Companions and what is beyond hints go with these.
     """
     hints = own_hints(table)
     held = Counter(name for row in hints for name, _ in row.fallbacks)

@@ -145,8 +145,10 @@ class Publisher:
                 await self._tables.publish(replace(empty, pins=pins))
 
     def require_default(self, task: Task) -> None:
-        """Raises `HintUnreachable` where a Table's default Variant, which all hints have, may not
-        run: at sizes that its narrow indices do not reach."""
+        """Raises `HintUnreachable` where a Table's default Variant may not run.
+
+        All hints have it, and its narrow indices may not reach these sizes.
+        """
         table = self._tables.newest(task.table_key)
         if table is None or table.default < 0:
             return

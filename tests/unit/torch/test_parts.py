@@ -80,6 +80,16 @@ def serve(model: torch.nn.Module, call: Any, sizes: range) -> None:
             torch.testing.assert_close(call(*arguments), model(*arguments), rtol=1e-3, atol=1e-4)
 
 
+def counted(noted: Sequence[object]) -> tuple[int, int]:
+    """How much is noted of six layers at a first length of the cache, and at sixteen more."""
+    model = Decoder(depth=6)
+    call = torch.compile(model, backend=nearhint, dynamic=True)
+    serve(model, call, range(20, 21))
+    first = len(noted)
+    serve(model, call, range(21, 37))
+    return first, len(noted) - first
+
+
 def test_steps_of_one_token_are_bound_once_for_all_lengths_of_the_cache(
     session: Install, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,13 +101,9 @@ def test_steps_of_one_token_are_bound_once_for_all_lengths_of_the_cache(
         return launch_step(plan, *args, **named)
 
     monkeypatch.setattr(resolve, "launch_step", note)
-    model = Decoder(depth=6)
-    call = torch.compile(model, backend=nearhint, dynamic=True)
-    serve(model, call, range(20, 21))
-    first = len(bound)
-    serve(model, call, range(21, 37))
+    first, more = counted(bound)
     assert first > 6, "each layer has one at least"
-    assert len(bound) - first <= 16 * 3, "the cache, the scores, what they sum up to"
+    assert more <= 16 * 3, "the cache, the scores, what they sum up to"
 
 
 def test_what_a_size_keeps_does_not_grow_with_layers_that_do_not_depend_on_it(
@@ -130,13 +136,9 @@ def test_tensors_in_an_arena_that_do_not_depend_on_a_size_are_laid_out_once(
         return over_buffer(arena, item)
 
     monkeypatch.setattr(Arena, "_over_buffer", note)
-    model = Decoder(depth=6)
-    call = torch.compile(model, backend=nearhint, dynamic=True)
-    serve(model, call, range(20, 21))
-    first = len(laid_out)
-    serve(model, call, range(21, 37))
+    first, more = counted(laid_out)
     assert first > 6
-    assert len(laid_out) - first <= 16 * 6, "of the cache and the scores"
+    assert more <= 16 * 6, "of the cache and the scores"
 
 
 def test_parts_go_with_the_sizes_that_are_forgotten(
