@@ -266,6 +266,36 @@ def _pad(call: Call) -> Loops:
     return call.pointwise(build)
 
 
+def _bordered(*, turns: bool) -> Rule:
+    """What lies along the last dims, and beyond its ends its last element, or itself turned round.
+
+    `padding` begins with the last dim; where it is less than nothing, what lies there is left out.
+    """
+
+    def rule(call: Call) -> Loops:
+        call.bind(("self", "padding"), {})
+        shape, dtype = call.out.shape, call.out.dtype
+        source, pads = call.tensor("self").shape, call.sizes("padding")
+        if dtype == "bool" or dtype in dtypes.STORED_FLOATS or len(pads) % 2:
+            raise Unlowerable("a dtype that eager refuses, or sides of no dim")
+        pairs = list(zip(pads[::2], pads[1::2], strict=True))
+        sides = {len(source) - 1 - place: pair for place, pair in enumerate(pairs)}
+        whole = tuple(ex.add(size, *sides.get(dim, NO_PAD)) for dim, size in enumerate(source))
+        if len(pairs) > len(source) or shape != whole:
+            raise Unlowerable("a border whose traced shape is not the one it should have")
+        for dim, pair in sides.items():
+            needed = [ex.add(side, 1) for side in pair] if turns else [ex.ONE]
+            if not all(ix.is_nonnegative(ex.sub(source[dim], n), call.ranges) for n in needed):
+                raise Unlowerable("a border that may be longer than what it is made of")
+        windows = tuple(
+            Window(dim, before, source[dim], turns=turns) for dim, (before, _) in sides.items()
+        )
+        call.reads.append(Read(call.value("self"), tuple(range(len(shape))), windows))
+        return call.pointwise(lambda point: (point.emit.cast(point.read(0), dtype),))
+
+    return rule
+
+
 JOINS: Mapping[str, Rule] = {
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
@@ -274,6 +304,8 @@ JOINS: Mapping[str, Rule] = {
     "aten.slice_scatter.default": _slice_scatter,
     "aten.select_scatter.default": _select_scatter,
     "aten.constant_pad_nd.default": no_overflow(_pad, "value"),
+    **{f"aten.replication_pad{rank}d.default": _bordered(turns=False) for rank in (1, 2, 3)},
+    **{f"aten.reflection_pad{rank}d.default": _bordered(turns=True) for rank in (1, 2, 3)},
 }
 GATES: Mapping[str, Rule] = {"aten.glu.default": _glu}
 """Ops that read their input in parts, and compute with them."""

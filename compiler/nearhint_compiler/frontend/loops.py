@@ -25,7 +25,8 @@ class Window:
     """Where a loop reads along one dim: `start + step * i`, for i the loop's index less `skip`.
 
     i is clamped into 0 .. `length` - 1, so that what is outside of the window can be read as well,
-    and then be left unused. `step` is 1 or -1.
+    and then be left unused. `step` is 1 or -1. If it `turns`, an i beyond an end is first turned
+    back there, as by a mirror.
     """
 
     dim: int
@@ -33,11 +34,19 @@ class Window:
     length: Expr
     start: Expr = ZERO
     step: int = 1
+    turns: bool = False
 
     def at(self, index: Expr) -> Expr:
         """The position that the loop's index stands for."""
-        inside = ex.maximum(ex.minimum(ex.sub(index, self.skip), ex.sub(self.length, 1)), ZERO)
+        place, last = ex.sub(index, self.skip), ex.sub(self.length, 1)
+        if self.turns:
+            place = ex.sub(last, _magnitude(ex.sub(last, _magnitude(place))))
+        inside = ex.maximum(ex.minimum(place, last), ZERO)
         return ex.add(self.start, ex.mul(self.step, inside))
+
+
+def _magnitude(number: Expr) -> Expr:
+    return ex.maximum(number, ex.mul(-1, number))
 
 
 class Point(Protocol):

@@ -461,6 +461,7 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.div.Scalar_mode": _divided,
     "aten.floor_divide.default": elementwise(_op("floordiv"), "self other"),
     **_binary_rows("remainder", _op("mod"), "operands"),
+    "aten.remainder.Scalar_Tensor": elementwise(_op("mod"), "self other", "operands"),
     **_binary_rows("fmod", _op("fmod"), "operands"),
     "aten.pow.Tensor_Scalar": no_overflow(_power, "exponent"),
     "aten.pow.Tensor_Tensor": _POWER,

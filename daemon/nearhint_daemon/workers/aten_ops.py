@@ -162,10 +162,16 @@ pow Scalar Tensor_Scalar Tensor_Tensor
 prod default dim_int
 rad2deg default
 reciprocal default
+reflection_pad1d default
+reflection_pad2d default
+reflection_pad3d default
 relu default
 relu6 default
 remainder Tensor Scalar Scalar_Tensor
 repeat default
+replication_pad1d default
+replication_pad2d default
+replication_pad3d default
 reshape default
 rms_norm default
 roll default

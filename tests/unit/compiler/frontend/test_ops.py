@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.compiler.frontend.building import S0, S1, Builder, tensor
 from tests.unit.compiler.frontend.drawing import awkward, drawn
 from tests.unit.compiler.frontend.running import check, launched_nodes
 from torch import Tensor
 from torch.nn import functional
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.pipeline import lower
+from nearhint_rules import expr as ex
 from nearhint_rules.plan import RunNodes
 
 INF = float("inf")
@@ -478,6 +481,46 @@ def test_views(name: str, kind: str) -> None:
 def test_static_shapes_are_lowered_as_well() -> None:
     lowered = check(lambda x: functional.gelu(x + 1).sum(-1), drawn(33, 17), dynamic=False)
     assert not lowered.kernels[0].kernel.symbols
+
+
+BORDERS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "a row": (3, (2, 3)),
+    "rows without a batch": (2, (4, 1)),
+    "an image": (4, (1, 2, 3, 0)),
+    "a volume": (5, (1, 1, 2, 0, 0, 1)),
+    "cut at one end": (4, (-1, 2, 1, -1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, F16, torch.uint8], ids=str)
+@pytest.mark.parametrize("kind", ["Reflection", "Replication"])
+@pytest.mark.parametrize("name", BORDERS)
+def test_borders_made_of_what_they_surround_join_the_ops_beside_them(
+    name: str, kind: str, dtype: torch.dtype
+) -> None:
+    rank, sides = BORDERS[name]
+    pad: torch.nn.Module = getattr(torch.nn, f"{kind}Pad{len(sides) // 2}d")(sides)
+    x = drawn(*(3, 4, 5, 6, 7)[-rank:], dtype=dtype)
+    lowered = check(lambda x: pad(x + 1) * 2, x)
+    (nodes,) = launched_nodes(lowered)
+    assert len(nodes) == len(("add", "pad", "mul"))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "f8e4m3fn"])
+def test_borders_that_eager_refuses_are_not_lowered(dtype: str) -> None:
+    build = Builder()
+    x = build.input(S0, S1, dtype=dtype)
+    out = tensor(S0, ex.add(S1, 3), dtype=dtype)
+    border = build.call("aten.replication_pad1d.default", x, (1, 2), out=out)
+    program = build.program(build.call("aten.clone.default", border, out=out))
+    plan = lower(program, target_kind="cpu").plan
+    assert any(isinstance(step, RunNodes) and 0 in step.nodes for step in plan.steps)
+
+
+def test_what_a_tensor_leaves_of_a_number_is_lowered_unless_zero_is_an_error() -> None:
+    assert launched_nodes(check(lambda x: 3.5 % x + 1, drawn(30, 5)))
+    whole = check(lambda x: 3 % x + 1, drawn(30, 5, dtype=I64).abs() + 1)
+    assert (0,) not in launched_nodes(whole)
 
 
 @pytest.mark.parametrize("shape", [(0, 7), (4, 0), (1, 1)])
