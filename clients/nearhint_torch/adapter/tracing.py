@@ -121,12 +121,28 @@ def aot_inference(
     backend = aot_autograd(
         fw_compiler=forward,
         inference_compiler=boxed,
-        decompositions=get_decompositions(DECOMPOSED),
+        decompositions=_decompositions(),
         keep_inference_input_mutations=True,
     )
     with _traced_as(compositions or {}), _compiling():
         compiled: Runnable = backend(module, example_inputs)
     return _shortened(compiled, *bare[0]) if bare else compiled
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Those of `DECOMPOSED`, and of what Dynamo of torch 2.13 makes of `addcmul_(..., value=...)`.
+
+    That op is Inductor's, and is there once it is used; called, it is a product and a sum.
+    """
+    found: dict[Any, Callable[..., Any]] = dict(get_decompositions(DECOMPOSED))
+    fma = getattr(torch.ops.prims, "fma", None)
+    if fma is not None:
+        found[fma.default] = _product_and_sum
+    return found
+
+
+def _product_and_sum(a: torch.Tensor, b: torch.Tensor | float, c: torch.Tensor) -> torch.Tensor:
+    return a * b + c
 
 
 @contextmanager

@@ -84,6 +84,32 @@ def test_what_is_added_is_scaled_before_it_is_multiplied_as_eager_s_is(
     assert reports[-1].launches
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_step_of_adam_is_kernels_and_copies(
+    dtype: torch.dtype, session: Install, compiled: Compiled
+) -> None:
+    """Scaled sums in place are traced as an op of Inductor's from torch 2.13 on."""
+
+    def step(weight: Tensor, slope: Tensor, mean: Tensor, square: Tensor) -> None:
+        mean.lerp_(slope, 0.1)
+        square.mul_(0.9).addcmul_(slope, slope, value=0.1)
+        weight.addcdiv_(mean, square.sqrt().add_(1e-3), value=-0.01)
+
+    fake = session(compiled.snapshot)
+    run = torch.compile(step, backend=nearhint, dynamic=True)
+    for rows, columns in ((7, 5), (33, 65)):
+        given = [torch.rand(rows, columns, dtype=dtype) for _ in range(4)]
+        expected = [each.clone() for each in given]
+        with torch.no_grad(), watch() as reports:
+            run(*given)
+            step(*expected)
+        for one, other in zip(given, expected, strict=True):
+            assert_close(one, other)
+        assert reports[0].tiers[0] == 0
+    (handle,) = fake.handles
+    assert not [node.op for node in handle.program.nodes if node.op.startswith("prims.")]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("exponent", [0.5, -0.5])
 def test_roots_as_powers_are_eager_s_where_they_are_special(
