@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from nearhint_torch.adapter import CAPTURES_LIMIT, captures_limit, capturing_all
 from nearhint_torch.collecting import Collector
 from nearhint_torch.errors import InvalidDynamic
 from nearhint_torch.exported import load_exported
-from nearhint_torch.kernel import as_served, source_names
+from nearhint_torch.kernel import Backend, Compile, as_served, source_names
 from nearhint_torch.report import Report as CallReport
 from nearhint_torch.runner import watch
 from nearhint_torch.workload import WarmUp, arguments_at, load
@@ -35,8 +36,16 @@ LOAD_TIMEOUT_S = LOST_LIMIT_S + 30.0
 may have been lost meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What a unit calls: the function itself with its arguments, and how a server compiles it."""
+
+    warm_up: WarmUp
+    compile: Compile
+
+
 class Unit:
-    """One model of a manifest on one device.
+    """One model of a manifest on one device, in memory until it is released.
 
     Loading raises what the model's own code raises, `InvalidEntry`, `InvalidDynamic`, `FileMissing`
     or, where the device is not there, `InvalidSetting`.
@@ -46,16 +55,21 @@ class Unit:
         self.spec = spec
         self.device = device
         self._device = _present(device)
-        given = _loaded(spec)
-        original, self._compile = as_served(given.model)
-        self._warm_up = replace(given, model=original)
-        self.points: tuple[Point, ...] = _points(spec, self._warm_up)
+        self._loaded: _Loaded | None = None
+        warm_up = self._load().warm_up
+        self.points: tuple[Point, ...] = _points(spec, warm_up)
         self.failed: dict[int, str] = {}
         """Why a point's call failed, by its number."""
         self._captured: set[int] = set()
-        names = source_names(self._warm_up.model, self._warm_up.dynamic)
+        names = source_names(warm_up.model, warm_up.dynamic)
         self._collector = Collector(names)
         self._options: dict[str, Any] = {"names": names}
+
+    def release(self) -> None:
+        """Lets the model go, and what was compiled of it; it is loaded again to be timed."""
+        self._loaded = None
+        torch.compiler.reset()
+        gc.collect()  # compiled code and what it is of refer to each other
 
     def capture(self, on_point: Callable[[], None]) -> None:
         """Calls the model at each point, as captured, and keeps what that was.
@@ -64,9 +78,7 @@ class Unit:
         What was captured at sizes that are equal there by chance is for equal ones alone, and not
         what a server runs there that met others before; so they are called once more.
         """
-        torch.compiler.reset()
-        self._place()
-        compiled = self._compile(self._collector.backend, None)
+        compiled = self._compiled(self._collector.backend, None)
         made_at: list[int] = []
         for number in range(len(self.points)):
             captures, calls = self._collector.captures, self._collector.calls
@@ -127,9 +139,11 @@ class Unit:
         """
         if self.spec.effort == "none" or time.monotonic() >= deadline_s:
             return [self._gain(number) for number in range(len(self.points))]
-        torch.compiler.reset()
-        self._place()
-        compiled = self._compile("nearhint", self._options)
+        try:
+            compiled = self._compiled("nearhint", self._options)
+        except (Exception, SystemExit) as error:  # as in a call; it may be loaded once more
+            self.failed |= dict.fromkeys(self._sound(), f"{type(error).__name__}: {error}")
+            return [self._gain(number) for number in range(len(self.points))]
         for number in self._sound():
             with self._keeping_failures(number):
                 self._call(number, compiled)
@@ -156,7 +170,7 @@ class Unit:
             self.failed[number] = f"{type(error).__name__}: {error}"
 
     def _call(self, number: int, call: Callable[..., Any]) -> None:
-        args, kwargs = arguments_at(self._warm_up, self.points[number], self._device)
+        args, kwargs = arguments_at(self._load().warm_up, self.points[number], self._device)
         with torch.inference_mode():
             call(*args, **kwargs)
 
@@ -169,11 +183,12 @@ class Unit:
         )
 
     def _timed(self, number: int, compiled: Callable[..., Any]) -> Gain:
-        args, kwargs = arguments_at(self._warm_up, self.points[number], self._device)
+        warm_up = self._load().warm_up
+        args, kwargs = arguments_at(warm_up, self.points[number], self._device)
         samples: tuple[list[float], list[float]] = ([], [])
         with torch.inference_mode():
             for _ in range(REPETITIONS):
-                for call, times in zip((self._warm_up.model, compiled), samples, strict=True):
+                for call, times in zip((warm_up.model, compiled), samples, strict=True):
                     self._synchronise()
                     start = time.perf_counter()
                     call(*args, **kwargs)
@@ -200,12 +215,24 @@ class Unit:
         limit = f"{captures_limit()} times at most ({CAPTURES_LIMIT})"
         return f"torch runs it as it was written: it captures a function {limit}"
 
-    def _place(self) -> None:
-        model = self._warm_up.model
+    def _load(self) -> _Loaded:
+        """The model, loaded where it is not in memory."""
+        if self._loaded is None:
+            given = _given(self.spec)
+            original, compile_it = as_served(given.model)
+            self._loaded = _Loaded(replace(given, model=original), compile_it)
+        return self._loaded
+
+    def _compiled(self, backend: Backend, options: Mapping[str, Any] | None) -> Callable[..., Any]:
+        """The model on its device, compiled as a server that has met no size yet."""
+        torch.compiler.reset()
+        loaded = self._load()
+        model = loaded.warm_up.model
         if isinstance(model, torch.nn.Module):
             model.to(self._device)
             if self.spec.exported is None:  # an exported program is in the mode it was exported in
                 model.eval()
+        return loaded.compile(backend, options)
 
     def _synchronise(self) -> None:
         if self._device.type == "cuda":
@@ -238,7 +265,7 @@ def _present(name: str) -> torch.device:
     return device
 
 
-def _loaded(spec: ModelSpec) -> WarmUp:
+def _given(spec: ModelSpec) -> WarmUp:
     if spec.exported is not None:
         return load_exported(spec.exported, dynamic=spec.dynamic)
     return load(spec.entry)

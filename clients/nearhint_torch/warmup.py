@@ -139,36 +139,44 @@ def _models_talk() -> Generator[None]:
 
 @_models_talk()
 def _capture(manifest: Manifest) -> _Captured:
-    """Loads and calls every model; one that fails is listed, unless all do."""
+    """Loads and calls every model; one that fails is listed, unless all do.
+
+    Of several each is released before the next one is loaded: together they may fill the memory.
+    """
     units: list[Unit] = []
     failed: list[ModelReport] = []
-    first: NearhintError | None = None
-    for spec in manifest.models:
-        for device in spec.devices:
-            try:
-                units.append(Unit(spec, device))
-            except (Exception, SystemExit) as error:  # a model's own code may raise anything
-                wrong = _typed(spec, error)
-                first = first or wrong
-                failed.append(failure(spec, device, f"{wrong.code}: {wrong}"))
-    if first is not None and not units:
-        raise first
-    total, done = sum(len(unit.points) for unit in units), 0
-    with showing("captured", clock=time.monotonic) as progress:
+    unloaded: list[NearhintError] = []
+    asked = [(spec, device) for spec in manifest.models for device in spec.devices]
+    for spec, device in asked:
+        try:
+            unit = Unit(spec, device)
+        except (Exception, SystemExit) as error:  # a model's own code may raise anything
+            wrong = _typed(spec, error)
+            unloaded.append(wrong.with_traceback(None))  # which would keep the model
+            failed.append(failure(spec, device, f"{wrong.code}: {wrong}"))
+            continue
+        try:
+            _capture_one(unit, "captured" if len(asked) == 1 else f"captured {spec.name}")
+            units.append(unit)
+        except Exception as error:  # e.g. the device is not there
+            failed.append(failure(spec, device, f"{type(error).__name__}: {error}"))
+        if len(asked) > 1:
+            unit.release()
+    if len(unloaded) == len(asked):
+        raise unloaded[0]
+    return _Captured(tuple(units), tuple(failed))
+
+
+def _capture_one(unit: Unit, title: str) -> None:
+    done = 0
+    with showing(title, clock=time.monotonic) as progress:
 
         def on_point() -> None:
             nonlocal done
             done += 1
-            progress(done, total, sum(len(unit.failed) for unit in units))
+            progress(done, len(unit.points), len(unit.failed))
 
-        for unit in list(units):
-            try:
-                unit.capture(on_point)
-            except Exception as error:  # e.g. the device is not there
-                units.remove(unit)
-                problem = f"{type(error).__name__}: {error}"
-                failed.append(failure(unit.spec, unit.device, problem))
-    return _Captured(tuple(units), tuple(failed))
+        unit.capture(on_point)
 
 
 def _typed(spec: ModelSpec, error: BaseException) -> NearhintError:
@@ -203,6 +211,8 @@ def _gains(units: Sequence[Unit], deadline_s: float) -> list[Gain]:
 
         for unit in units:
             gains += unit.gains(deadline_s=deadline_s, on_point=on_point)
+            if len(units) > 1:
+                unit.release()
     return gains
 
 

@@ -39,6 +39,8 @@ pytestmark = [
 ]
 
 ENTRY = """
+import weakref
+
 import torch
 from nearhint_torch import WarmUp
 
@@ -62,6 +64,32 @@ def warm_up():
 
 def broken():
     raise RuntimeError("its weights are gone")
+
+
+class Large(torch.nn.Module):
+    held = weakref.WeakSet()
+
+    def __init__(self, width):
+        if len(self.held):
+            raise MemoryError("another model is in memory")
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(width)
+        self.held.add(self)
+
+    def forward(self, x):
+        return self.norm(x * 2)
+
+
+def large(width):
+    return WarmUp(model=Large(width), args=(torch.randn(2, width),), dynamic={"x": {0: "rows"}})
+
+
+def narrow():
+    return large(32)
+
+
+def wide():
+    return large(48)
 
 
 def told(x):
@@ -99,6 +127,17 @@ effort = "quick"
 [[model]]
 entry = "warm_entry:talkative"
 dims = { rows = 4 }
+"""
+LARGE = """
+effort = "quick"
+
+[[model]]
+entry = "warm_entry:narrow"
+dims = { rows = [4, 16] }
+
+[[model]]
+entry = "warm_entry:wide"
+dims = { rows = [4, 16] }
 """
 EXPORTED = """
 [[model]]
@@ -316,6 +355,16 @@ def test_hints_that_come_to_a_full_table_have_companions_and_one_sided_ones_give
     done = work_done(daemon)
     code, _, talk = warm_up(daemon, tmp_path, manifest(len(rows)))
     assert (code, work_done(daemon)) == (ExitCode.OK, done), talk
+
+
+def test_models_that_fill_the_memory_are_loaded_one_after_the_other(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    code, report, talk = warm_up(daemon, tmp_path, LARGE)
+    assert code == ExitCode.OK, talk
+    assert [model["problem"] for model in report["models"]] == ["", ""]
+    assert all(point["nearhint_ms"] for point in report["points"])
+    assert len(report["points"]) == 4
 
 
 def test_a_bad_model_among_good_ones_is_listed_and_the_others_are_tuned(

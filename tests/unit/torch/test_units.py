@@ -136,7 +136,7 @@ def test_a_kernel_is_captured_as_a_server_captures_it(
     (rows,) = many.program.symbols
     assert (rows.user_name, rows.high) == ("rows", 64)
     with watch() as reports, torch.inference_mode():
-        unit._call(1, unit._warm_up.model)
+        unit._call(1, unit._load().warm_up.model)
     assert reports == []
 
 
@@ -281,6 +281,21 @@ def test_a_point_that_fails_when_it_is_timed_is_kept_with_its_reason(
     assert timed.original_ms > 0
     assert (failed.original_ms, failed.problem) == (0, "MemoryError: full")
     assert unit.report(Survey(())).failed == ("rows=5: MemoryError: full",)
+
+
+def test_a_model_that_cannot_be_loaded_again_to_be_timed_says_why(
+    entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (4, 13)}), "cpu")
+    unit.capture(lambda: None)
+    unit.release()
+
+    def full() -> WarmUp:
+        raise MemoryError("full")
+
+    monkeypatch.setattr(sys.modules["unit_entry"], "warm_up", full)
+    gains = unit.gains(deadline_s=time.monotonic() + 60, on_point=lambda: None)
+    assert [gain.problem for gain in gains] == ["MemoryError: full", "RuntimeError: thirteen"]
 
 
 def test_a_report_has_the_points_that_failed(entry: str) -> None:

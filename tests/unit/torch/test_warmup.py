@@ -1,0 +1,83 @@
+"""A warm-up of several models: what is in memory meanwhile, and what of each is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from nearhint.exit_codes import ExitCode
+from nearhint.warmup.asking import Asking
+from nearhint.warmup.manifest import Manifest, ModelSpec
+from nearhint.warmup.output import Outputs
+from nearhint.warmup.report import ModelReport
+from nearhint.warmup.survey import Survey, Wish
+from nearhint_torch.warmup import dry_run
+
+ENTRY = """
+import weakref
+
+import torch
+from nearhint_torch import WarmUp
+
+
+class Large(torch.nn.Module):
+    held = weakref.WeakSet()
+
+    def __init__(self):
+        if len(self.held):
+            raise MemoryError("another model is in memory")
+        super().__init__()
+        self.held.add(self)
+
+    def forward(self, x):
+        return torch.tanh(x * 2)
+
+
+def warm_up():
+    return WarmUp(model=Large(), args=(torch.ones(2, 3),), dynamic={"x": {0: "rows"}})
+"""
+
+
+class _Asking:
+    """A daemon that plans nothing."""
+
+    def __init__(self) -> None:
+        self.wishes: list[str] = []
+
+    def look(self, wishes: list[Wish]) -> Survey:
+        self.wishes = [wish.model for wish in wishes]
+        return Survey(())
+
+
+class _Outputs:
+    """Keeps what is wrong with each model."""
+
+    def __init__(self) -> None:
+        self.problems: dict[str, str] = {}
+
+    def survey(self, _: Survey, models: tuple[ModelReport, ...]) -> None:
+        self.problems = {model.name: model.problem for model in models}
+
+
+def test_a_model_is_let_go_before_the_next_one_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large_entry.py").write_text(ENTRY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "large_entry", raising=False)
+    axes = {"misnamed": {"row": (4,)}, "first": {"rows": (4,)}, "second": {"rows": (4,)}}
+    models = tuple(
+        ModelSpec(name=name, entry="large_entry:warm_up", axes=dict(given))
+        for name, given in axes.items()
+    )
+    asking, outputs = _Asking(), _Outputs()
+    manifest = Manifest(source="m.toml", models=models, budget_s=60.0)
+    code = dry_run(manifest, cast("Asking", asking), cast("Outputs", outputs))
+    assert code == ExitCode.PARTIAL
+    assert "did you mean rows?" in outputs.problems.pop("misnamed")
+    assert outputs.problems == {"first": "", "second": ""}
+    assert asking.wishes == ["first", "second"]
