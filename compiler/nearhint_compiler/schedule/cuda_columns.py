@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 from math import prod
@@ -64,14 +64,15 @@ FOLDED_SHAPES = (
 """The same of several rows as one."""
 STORED_FOLDS = ((64, 4096, 8, 2, 3, 1), (64, 2048, 8, 2, 6, 1), (64, 2048, 8, 4, 1, 2))
 """The same where elements are stored."""
-FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 128
+FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 64
 """How many rows are read as one at most, and how many columns, each how long, that makes at least:
 of shorter ones more is left to bring together than is gained."""
 WARPS_AT_ONCE, LEAST_FOLDED, LEAST_PIECED, PIECED_WARPS = 64, 8, 4, 2
 """Warps that a processor runs at once, the least rows of such blocks, in pieces of more warps than
 so many."""
-WIDE_FOLD, WIDEST_PIECED = 1024, 256
-"""Columns a processor beyond which fewer rows are one; of a block of which more may be than run."""
+WIDE_FOLD, WIDE_PIECED, WIDEST_PIECED = 1024, 640, 256
+"""Columns a processor beyond which fewer rows are one, and in pieces, of which few warps are best;
+of a block of which more may be than run."""
 FOLDED, ODD_BESIDE_FOLDS = 4, 2
 """How many of these shapes are offered beside vectors that sizes promise, and how many of single
 elements beside them."""
@@ -119,19 +120,6 @@ PIECED, COLUMN_PIECES = {16: (128, 1), 32: (128, 2), 64: (64, 2)}, 8
 """(columns, warps) of such columns in vectors, by the rows of a block that holds them, and pieces
 of them at most. What warps have of a column goes through shared memory, of which four warps or
 eight take more than one or two do: so two at most have parts of one."""
-CHAINS = ((64, 16, 8, 16, 128), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128), (64, 8, 4, 24, 168))
-"""(columns, runs, warps, rows a run, registers) of chunks of scanned columns."""
-ODD_CHAINS = ((128, 8, 8, 16, 128), (64, 8, 4, 16, 128), (64, 8, 4, 8, 96))
-"""The same of single elements, of which wider rows are more whole lines."""
-CHAINS_TOGETHER = ((128, 4, 4, 28, 168), (64, 8, 4, 16, 128), (128, 8, 8, 16, 128))
-"""The same of chunks that are together, of which small ones are not too many."""
-CHUNKS_SEEN, LEAST_CHUNKS = 8, 2
-"""How many of them a program looks at at once, and how many there are at least."""
-CHUNKS_TOGETHER = 8
-"""How many chunks are together where a chain of single ones were too long."""
-CHAIN_BYTES = 1 << 18
-"""What a chunk of all columns moves at least, for the chain of chunks to be no longer than what
-they move takes: of 300 columns it was not (70 microseconds, 88 in stages), of 97 twice as long."""
 SCANNED_ALONE = ((128, 32, 4, 4, 2), (128, 16, 4, 8, 2), (128, 64, 4, 4, 1), (128, 16, 4, 8, 1))
 """(columns, rows, warps, programs a processor, steps written out) of programs that share scanned
 columns, of which each thread has one: what is scanned needs no other thread."""
@@ -367,7 +355,7 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     if facts.has_scan:
         yield from _scanned(facts, columns)
         return
-    has_vectors, folds = facts.has_vectors, list(folded_columns(facts, columns))
+    has_vectors, folds = facts.has_vectors, [(each,) for each in folded_columns(facts, columns)]
     promised = list(_promising_columns(facts, columns)) if has_vectors else []
     for pair in zip_longest(promised, folds[: FOLDED if has_vectors else None], fillvalue=()):
         yield from chain(*pair)
@@ -412,45 +400,6 @@ def teams_of_columns(facts: Facts) -> Iterator[Schedule]:
             yield facts.schedule("cooperative", divisible=facts.divisible, **blocks)
 
 
-def chained_columns(facts: Facts) -> Iterator[Schedule]:
-    """Scans whose chunks are held and wait for those before them; where these are many, together.
-
-    What is together comes without a promise, too: few columns are seldom what a hint's sizes are.
-    """
-    if not facts.is_chained:
-        return
-    if _keeps_up(facts, CHAINS_TOGETHER[0], CHUNKS_TOGETHER) and not _keeps_up(
-        facts, ODD_CHAINS[0]
-    ):
-        for shape in CHAINS_TOGETHER:
-            for each in _chunks(facts, shape):
-                yield facts.schedule("chained", **each, together=CHUNKS_TOGETHER)
-    for shape in CHAINS if facts.has_vectors else ODD_CHAINS:
-        for each in _chunks(facts, shape):
-            yield facts.schedule("chained", divisible=facts.divisible, **each)
-
-
-def _chunks(facts: Facts, shape: tuple[int, int, int, int, int]) -> Iterator[dict[str, int]]:
-    x, runs, warps, rows, registers = shape
-    # Values, totals and words of 64 bits are of two registers each, and each scan has its own.
-    rows = max(1, rows // (facts.scans**2 * (4 if facts.itemsize > 4 else 1)))
-    if facts.length >= LEAST_CHUNKS * runs * rows:
-        blocks = {"x": x, "r": runs, "warps": warps, "registers": registers, "unroll": rows}
-        yield {**blocks, "back": CHUNKS_SEEN}
-
-
-def is_long_chain(facts: Facts) -> bool:
-    """Whether a chain of chunks is no longer than what they move takes."""
-    together = _keeps_up(facts, CHAINS_TOGETHER[0], CHUNKS_TOGETHER)
-    return facts.is_chained and (together or _keeps_up(facts, ODD_CHAINS[0]))
-
-
-def _keeps_up(facts: Facts, shape: Sequence[int], together: int = 1) -> bool:
-    _, runs, _, rows, _ = shape
-    row_bytes = facts.moved_bytes // facts.length
-    return row_bytes * runs * rows * together >= CHAIN_BYTES
-
-
 def _scanned(facts: Facts, columns: int) -> Iterator[Schedule]:
     """Programs that share scanned columns: two walks, of which the second one is the scan."""
     for x, rows, warps, share, unroll in SCANNED_ALONE:
@@ -470,12 +419,21 @@ def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, .
             yield (promised,) if is_alone else (facts.schedule("split", **each), promised)
 
 
-def folded_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, ...]]:
+def folded_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
     """Shapes in vectors of several rows as one."""
-    if not (by := _fold(facts, columns)):
-        return
-    shapes = FOLDED_SHAPES if facts.is_foldable else STORED_FOLDS
-    for width, elements, warps, *rest in _leaving(facts, shapes, by * columns):
+    if by := _fold(facts, columns):
+        shapes = FOLDED_SHAPES if facts.is_foldable else STORED_FOLDS
+        yield from _folded(facts, columns, by, _leaving(facts, shapes, by * columns))
+
+
+def pieced_folds(facts: Facts, columns: int) -> Iterator[Schedule]:
+    """Those of them in pieces, whatever a cache keeps."""
+    if by := _fold(facts, columns, WIDE_PIECED):
+        yield from _folded(facts, columns, by, shared_steps(facts, by * columns))
+
+
+def _folded(facts: Facts, columns: int, by: int, shapes: Iterable[Shape]) -> Iterator[Schedule]:
+    for width, elements, warps, *rest in shapes:
         is_pieced = len(rest) > 3  # of which more is in registers
         at_once = REGISTERS // (32 * STEP_REGISTERS) if is_pieced else WARPS_AT_ONCE
         most = at_once * facts.processors // warps
@@ -490,7 +448,7 @@ def folded_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, ...]]
                 each.pop("apart", 0)
                 if facts.folds_stores:
                     each |= _gathering(each["splits"], by=by, x=each["x"], warps=warps)
-                yield (facts.schedule("split", aligned=1, **each, fold=by),)
+                yield facts.schedule("split", aligned=1, **each, fold=by)
 
 
 def _gathering(splits: int, *, by: int, x: int, warps: int) -> dict[str, int]:
@@ -501,11 +459,11 @@ def _gathering(splits: int, *, by: int, x: int, warps: int) -> dict[str, int]:
     return {"splits": max(2, splits - 1), "apart": min(x, max(1, few))}
 
 
-def _fold(facts: Facts, columns: int) -> int:
+def _fold(facts: Facts, columns: int, wide: int = WIDE_FOLD) -> int:
     """How many rows make one that begins at a sector, or where columns are many at a vector, and
     fills a block; 0 where none do."""
     by = SECTOR_BYTES // 16 * column_lanes(facts)
-    if by * columns > WIDE_FOLD * facts.processors:
+    if by * columns > wide * facts.processors:
         by = column_lanes(facts)
     while by < FOLD_LIMIT and by * columns < FOLDED_COLUMNS:
         by *= 2

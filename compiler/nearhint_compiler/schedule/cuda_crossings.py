@@ -22,6 +22,7 @@ from nearhint_compiler.schedule.cuda_pieces import (
     is_packable,
     single_piece,
 )
+from nearhint_compiler.schedule.cuda_reductions import STREAMED_BYTES
 from nearhint_compiler.schedule.cuda_side_pieces import HALF
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
@@ -59,12 +60,21 @@ def crossings(
 
 
 def _columns(facts: Facts, share: float) -> Iterator[int]:
-    """Of held ones: those that are read alone and once are walked as fast."""
+    """Of held ones, and of those read alone that a cache does not keep at the bucket's far end.
+
+    Others that are read alone and once are walked as fast.
+    """
+    far = _far_end(facts)
+    if facts.only_reads and facts.moved_bytes <= STREAMED_BYTES < facts.moved_bytes * (
+        far / facts.length
+    ):
+        yield int(share * far)
+        return
     least, most = COLUMNS
     is_held = facts.walks > 1 and not facts.only_reads and not facts.has_scan
     if is_held and least <= facts.length <= most:
         # No vectors lie along them.
-        yield int(share * _far_end(facts))
+        yield int(share * far)
 
 
 def _rows(facts: Facts, share: float) -> Iterator[int]:

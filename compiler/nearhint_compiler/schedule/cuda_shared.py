@@ -7,11 +7,12 @@ from itertools import chain, islice
 from math import prod
 
 from nearhint_compiler.schedule.blocks import power_of_two as _power_of_two
+from nearhint_compiler.schedule.cuda_chains import chained_columns
 from nearhint_compiler.schedule.cuda_columns import (
     SPARE,
     SPLIT_LIMIT,
-    chained_columns,
     folded_columns,
+    pieced_folds,
     shared_columns,
     teams_of_columns,
 )
@@ -31,6 +32,11 @@ several rows are one in vectors. Sums of 17 231 of 4000 in bf16 took 50 µs for 
 alone, of 30 011 of 2100 in f32 87 for 89, and with a cold cache 97 for 110
 (tests/benchmarks/gpu_schedules.py, on an H100). And how many of these are offered beside vectors
 that a hint promises."""
+PIECED_LENGTH, PIECED_BYTES = 1024, 4 << 20
+"""Columns of which those in pieces are offered though a cache keeps all of them, so long and so
+many bytes: sums of 9491 of 2373 in bf16 took 12.4 µs for 18.9 by a program alone and 17.2 for 20.0
+with a cold cache, of 2731 of 1031 3.9 for 5.1 and 5.8 for 6.0; of 991 of 1392 and of 5003 of 700 in
+f32 the same, of 42 729 of 512 24 for 15 (2026-11-h200-folds.json)."""
 READ_ROWS, READ_PROGRAMS, READ_STEPS = 2, 8, 4
 """Rows a processor up to which long rows are shared though a program a row would keep all busy,
 where nothing is stored along them; how many programs a processor has then, and how many steps each
@@ -135,10 +141,23 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
 
 def folds_beside(facts: Facts) -> Iterator[Schedule]:
     """Several rows as one for the sizes beside a hint that promises vectors of columns which
-    programs have alone there."""
-    if _is_folded_alone(facts) and facts.has_vectors and facts.length < SHARED_LENGTH:
-        folds = chain.from_iterable(folded_columns(facts, prod(facts.extents)))
-        yield from islice(folds, FOLDS_BESIDE)
+    programs have alone there, and where a cache keeps the columns."""
+    if facts.length >= SHARED_LENGTH:
+        return
+    columns = prod(facts.extents)
+    if _is_folded_alone(facts):
+        if facts.has_vectors:
+            yield from islice(folded_columns(facts, columns), FOLDS_BESIDE)
+    elif are_pieces_timed(facts):
+        yield from pieced_folds(facts, columns)
+
+
+def are_pieces_timed(facts: Facts) -> bool:
+    """Whether columns that a cache keeps are offered in pieces of folds: never untimed, since of
+    some sizes those take half as long again."""
+    is_shared = facts.length >= SHARED_LENGTH or facts.own_bytes >= CACHE_KEEPS[1]
+    is_much = facts.length >= PIECED_LENGTH and facts.own_bytes >= PIECED_BYTES
+    return facts.is_columns and facts.is_foldable and is_much and not is_shared
 
 
 def _is_folded_alone(facts: Facts) -> bool:

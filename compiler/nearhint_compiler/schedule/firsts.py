@@ -21,14 +21,12 @@ from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda, cuda_scans
 from nearhint_compiler.schedule.blocks import covering
-from nearhint_compiler.schedule.cuda_columns import (
-    COLUMN_A_THREAD,
-    is_long_chain,
-    preferred_columns,
-)
+from nearhint_compiler.schedule.cuda_chains import is_long_chain
+from nearhint_compiler.schedule.cuda_columns import COLUMN_A_THREAD, preferred_columns
 from nearhint_compiler.schedule.cuda_facts import MIDDLE_ROW, Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.cuda_reductions import preferred_tile, streamed
+from nearhint_compiler.schedule.cuda_shared import are_pieces_timed
 from nearhint_compiler.schedule.cuda_steps import column_itemsize, first_single_step
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
@@ -126,6 +124,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if (single := first_single_step(facts)) is not None:
         return (streamed(facts, single),)
     default, *others = offered = cuda.candidates(kernel, target, dims)
+    if are_pieces_timed(facts):
+        default, *others = offered = tuple(each for each in offered if not each.get("fold", 0))
     if default.family == LOOPED or (default.family == SPLIT and facts.is_chained):
         known = _layout(default)
         offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered

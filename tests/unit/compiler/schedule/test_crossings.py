@@ -40,6 +40,8 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("middle_softmax_bf16", (4096, 1024, 4), None),
         ("column_sum_f32", (4096, 4096), None),  # columns that are read once and alone
         ("column_sum_f32", (64, 65_536), None),
+        ("column_sum_f32", (512, 16_384), (724, 16_384)),  # more than a cache keeps beyond it
+        ("column_sum_f32", (724, 16_384), None),
         ("column_cumsum_f32", (65_536, 64), None),
     ],
 )
