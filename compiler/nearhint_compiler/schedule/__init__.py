@@ -39,7 +39,7 @@ def crossings(
 
     On a GPU a row that fits in registers does so up to a power of two, which is the middle of a
     bucket: beyond it the winner at the hint may not run, and what is second there need not be the
-    best. So does a short axis in one tile. On a CPU there are none.
+    best. So does a short axis in one tile, and so do columns in a cache. On a CPU there are none.
     """
     if target.kind == "cpu":
         return ()

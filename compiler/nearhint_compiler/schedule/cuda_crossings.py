@@ -2,7 +2,7 @@
 
 A row or column that registers hold is held up to a block's end, and a row in pieces up to a
 piece's: beyond it the winner at the hint does not run, and what is second there need not be the
-best.
+best. Columns that are read alone are walked otherwise where they are more than a cache keeps.
 """
 
 from __future__ import annotations

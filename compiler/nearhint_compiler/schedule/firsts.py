@@ -125,6 +125,7 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         return (streamed(facts, single),)
     default, *others = offered = cuda.candidates(kernel, target, dims)
     if are_pieces_timed(facts):
+        # Which of them are faster shows in a contest alone.
         default, *others = offered = tuple(each for each in offered if not each.get("fold", 0))
     if default.family == LOOPED or (default.family == SPLIT and facts.is_chained):
         known = _layout(default)
