@@ -6,14 +6,26 @@ they are read in vectors, and a few columns fill a block. What is left of each o
 belongs to one of the matrix: column c of every `columns` of them. Rows that are no whole one of the
 longer ones, fewer than `by`, are the rest. Where elements are stored, too, in the same order, a
 walk over the long rows stores them, with what each of its columns is a part of.
+
+So are planes reduced with all their elements, as those of an image's channels are: each element of
+a plane is a column of its own first, and what is left of a plane's columns belongs together. Short
+planes are so read in vectors, wherever they begin.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.affine import affine
-from nearhint_compiler.analysis.online import SHARED, depth_of, online_pairs, walks_of
+from nearhint_compiler.analysis.online import (
+    SHARED,
+    VARIANCE,
+    Online,
+    depth_of,
+    online_pairs,
+    walks_of,
+)
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
@@ -26,35 +38,40 @@ class Fold:
     """`whole` is the kernel over whole long rows, of which `rest` is the number: where the rest
     begins. `needed` are the nodes that the reduces' operands are computed from. If elements are
     stored, it `is_stored`: then the whole kernel's other nodes have their columns as they were.
+    `plane` is how many neighbouring columns are one of the kernel's.
     """
 
     whole: ir.Kernel
     rest: ex.Expr
     needed: tuple[int, ...]
     is_stored: bool = False
+    plane: ex.Expr = ex.ONE
 
 
 def folded(kernel: ir.Kernel, by: int) -> Fold | None:
-    """`kernel` with `by` rows as one; None where it is not one pass over contiguous columns.
+    """`kernel` with `by` rows as one; None where it is not one pass over contiguous columns or
+    planes.
 
     What is not `needed` of the whole one has no meaning: it belongs to columns as they were.
     """
-    if len(kernel.pointwise) != 1 or len(kernel.reduction) != 1 or by < 2:
+    if len(kernel.pointwise) != 1 or len(kernel.reduction) not in (1, 2) or by < 2:
         return None
     if not all(isinstance(node, REDUCES) or _is_size(node) for node in kernel.body):
         return None
-    if online_pairs(kernel) or depth_of(kernel, SHARED) != 1:
+    pairs = online_pairs(kernel)
+    if any(pair.kind != VARIANCE for pair in pairs) or depth_of(kernel, SHARED) != 1:
         return None
     varies = ir.per_element(kernel)
-    (columns,), (length,) = kernel.pointwise, kernel.reduction
-    needed = _needed(kernel)
+    (columns,), (length, *planes) = kernel.pointwise, kernel.reduction
+    plane = ex.product(planes)
+    loops = [{"r0": length}, {"p0": columns}, *({"r1": each} for each in planes)]
+    strides = (ex.mul(columns, plane), plane, ex.ONE)[: len(loops)]
+    needed = _needed(kernel, pairs)
     for place, node in enumerate(kernel.body):
         match node:
             case ir.Load(_, index) if place in needed:
-                found = affine(index, [{"r0": length}, {"p0": columns}])
-                if found is None or found.offset != ex.ZERO:
-                    return None
-                if found.strides != (columns, ex.ONE):
+                found = affine(index, loops)
+                if found is None or found.offset != ex.ZERO or found.strides != strides:
                     return None
             case ir.Load() | ir.Store() if varies[place]:
                 return None
@@ -62,14 +79,14 @@ def folded(kernel: ir.Kernel, by: int) -> Fold | None:
                 return None
             case _:
                 pass
-    wide, rows = ex.mul(by, columns), ex.floordiv(length, by)
+    wide, rows = ex.mul(by, columns, plane), ex.floordiv(length, by)
     index = ex.add(ex.mul(wide, ex.symbol("r0")), ex.symbol("p0"))
     body = [
         replace(node, index=index) if isinstance(node, ir.Load) and place in needed else node
         for place, node in enumerate(kernel.body)
     ]
     whole = replace(kernel, pointwise=(wide,), reduction=(rows,), body=tuple(body))
-    return Fold(whole, rows, tuple(sorted(needed)))
+    return Fold(whole, rows, tuple(sorted(needed)), plane=plane)
 
 
 def folded_stores(kernel: ir.Kernel, by: int) -> Fold | None:
@@ -100,7 +117,7 @@ def folded_stores(kernel: ir.Kernel, by: int) -> Fold | None:
             case _:
                 body.append(node)
     whole = replace(kernel, pointwise=(wide,), reduction=(rows,), body=tuple(body))
-    return Fold(whole, rows, tuple(sorted(_needed(kernel))), is_stored=True)
+    return Fold(whole, rows, tuple(sorted(_needed(kernel, ()))), is_stored=True)
 
 
 def _is_size(node: ir.BodyNode) -> bool:
@@ -110,9 +127,16 @@ def _is_size(node: ir.BodyNode) -> bool:
     )
 
 
-def _needed(kernel: ir.Kernel) -> set[int]:
+def _needed(kernel: ir.Kernel, pairs: Sequence[Online]) -> set[int]:
+    """The nodes that are walked over; those of pairs are both walked over one operand."""
     found: set[int] = set()
-    pending = [node.operand for node in kernel.body if isinstance(node, ir.Reduce)]
+    paired = {place for pair in pairs for place in (pair.first, pair.second)}
+    pending = [pair.operand for pair in pairs]
+    pending += [
+        node.operand
+        for place, node in enumerate(kernel.body)
+        if isinstance(node, ir.Reduce) and place not in paired
+    ]
     while pending:
         place = pending.pop()
         if place not in found:

@@ -367,7 +367,7 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
             # Element by element they are more programs, which copy nothing ahead, first.
             shapes += _thin(columns)
         for shape in shapes[: ODD_BESIDE_FOLDS if folds else None]:
-            for each in _sharing(facts, columns, facts.length, shape):
+            for each in sharing(facts, columns, facts.length, shape):
                 yield facts.schedule("split", **each)
 
 
@@ -405,14 +405,14 @@ def _scanned(facts: Facts, columns: int) -> Iterator[Schedule]:
     for x, rows, warps, share, unroll in SCANNED_ALONE:
         if rows * unroll * facts.scans * max(4, facts.itemsize) > SCANNED_BYTES:
             continue
-        for each in _sharing(facts, columns, facts.length, (x, x * rows, warps, share, 1, unroll)):
+        for each in sharing(facts, columns, facts.length, (x, x * rows, warps, share, 1, unroll)):
             yield facts.schedule("split", **each)
 
 
 def _promising_columns(facts: Facts, columns: int) -> Iterator[tuple[Schedule, ...]]:
     """Shapes in vectors as sizes promise them, and without a promise if nothing else has none."""
     for shape in _column_shapes(facts, columns):
-        for each in _sharing(facts, columns, facts.length, shape):
+        for each in sharing(facts, columns, facts.length, shape):
             promised = facts.schedule("split", divisible=facts.divisible, **each)
             # Only whole vectors are copied.
             is_alone = facts.is_foldable or each.get("ahead", 1) > 1 or each.get("pieces", 0) > 0
@@ -443,7 +443,7 @@ def _folded(facts: Facts, columns: int, by: int, shapes: Iterable[Shape]) -> Ite
             width *= 2
         shape = (width, elements, warps, *rest)
         if SPARE * -(-by * columns // width) <= most or width == WIDEST_PIECED:
-            for each in _sharing(facts, by * columns, facts.length // by, shape, least=0):
+            for each in sharing(facts, by * columns, facts.length // by, shape, least=0):
                 # They are brought together by few programs as they are.
                 each.pop("apart", 0)
                 if facts.folds_stores:
@@ -499,7 +499,7 @@ def _leaving(facts: Facts, shapes: Sequence[Shape], columns: int) -> Sequence[Sh
     return list(dict.fromkeys((*pieced, *first, *others)))
 
 
-def _sharing(
+def sharing(
     facts: Facts, columns: int, length: int, shape: Sequence[int], *, least: int = 2
 ) -> Iterator[dict[str, int]]:
     """The options of programs that share so many columns of a length, at `least` so many each; 0

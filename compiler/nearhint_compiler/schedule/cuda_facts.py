@@ -64,7 +64,7 @@ FUNCTIONS = frozenset({
 """Ops of many instructions, which need registers of their own."""
 EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
-    "programs", "spread", "walks", "fold", "pieces", "runs", "reuse", "unit", "multiple",
+    "programs", "spread", "walks", "fold", "plane", "pieces", "runs", "reuse", "unit", "multiple",
     "apart", "back", "anew", "packed", "together", "held", "keep",
     "weights", "tiles",
 )  # fmt: skip
@@ -99,8 +99,9 @@ class Facts:
     `row_loads` run along the rows, `small_loads` of them over little; `own_loads` and `own_bytes`
     are of those that are not of all rows, `shared_bytes` of the others; `walks` over rows that
     nothing holds read or write along them. If it `is_foldable`, several rows of its columns may be
-    read as one, and if it `folds_stores` those that it stores, too; if it `is_chained`, chunks of
-    its columns wait but for those before them. It `has_functions` if elements go through one of
+    read as one, if it `folds_planes` those of planes, whose elements are columns then, and if it
+    `folds_stores` those of columns that it stores, too; if it `is_chained`, chunks of its
+    columns wait but for those before them. It `has_functions` if elements go through one of
     many instructions, such as exp. With `has_late_axes` the last axes of a block have threads
     before the first ones. If it `is_divisible_in_part`, some of the sizes that vectors need are
     multiples, and others not; with `has_static_vectors` some accesses need pointers alone, and
@@ -155,6 +156,7 @@ class Facts:
     has_odd_columns: bool
     walks: int
     is_foldable: bool
+    folds_planes: bool
     folds_stores: bool
     unit: int
     promises: Mapping[int, int]
@@ -331,7 +333,8 @@ def facts_of(
         and not (scans or _has_row_stores(kernel))
         and not online_pairs(kernel)
         and walks_of(kernel, SHARED) == 1,
-        is_foldable=is_columns and folded(kernel, 2) is not None,
+        is_foldable=is_columns and not online_pairs(kernel) and folded(kernel, 2) is not None,
+        folds_planes=len(kernel.reduction) > 1 and folded(kernel, 2) is not None,
         folds_stores=is_columns and folded_stores(kernel, 2) is not None,
         unit=_unit(kernel, found, sizes),
         promises=_promises(kernel, dims, useful),

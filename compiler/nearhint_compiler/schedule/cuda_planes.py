@@ -100,7 +100,7 @@ def _is_snug(facts: Facts, tiled: Schedule) -> bool:
 
 
 def _has_twin(facts: Facts, schedule: Schedule) -> bool:
-    if schedule.get("pieces", 0) or schedule["r"] == 1:
+    if schedule.get("pieces", 0) or schedule.get("plane", 0) or schedule["r"] == 1:
         return False
     is_row = len(facts.reduced) > 1 and schedule.family in FAMILIES
     is_row = is_row and not schedule.get("words", 0)
@@ -115,7 +115,7 @@ def _sides(facts: Facts) -> tuple[int, int]:
 def _in_words(facts: Facts, schedule: Schedule) -> Iterator[Schedule]:
     """The tiles of `schedule` in whole words, where they may begin anywhere."""
     is_row = schedule.family in FAMILIES
-    is_row = is_row and not (schedule.get("pieces", 0) or schedule.get("words", 0))
+    is_row = is_row and not any(schedule.get(name, 0) for name in ("pieces", "words", "plane"))
     if not facts.has_plane_words or not is_row or schedule["divisible"]:
         return
     (outer, inner), lanes = _sides(facts), facts.plane_word

@@ -30,6 +30,7 @@ from nearhint_compiler.schedule.cuda_pieces import (
     one_by_one,
     side_by_side,
 )
+from nearhint_compiler.schedule.cuda_plane_folds import folded_planes
 from nearhint_compiler.schedule.cuda_planes import with_tiles
 from nearhint_compiler.schedule.cuda_pointwise import AXES, both
 from nearhint_compiler.schedule.cuda_shared import (
@@ -234,6 +235,7 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
         yield from shared_scans(facts)
     if facts.tile is not None:
         yield from _tiles(facts, facts.tile)
+    yield from folded_planes(facts)
     yield from shared
     yield from islice(found, BEFORE_FOLDS)
     yield from folds_beside(facts)

@@ -37,6 +37,11 @@ def stored(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list
     return [Case(kernel, f"cuda.split x=16 r=4 {text}", dims, special) for text in STORED]
 
 
+def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
+    texts = [f"{text} plane={most}" for text, most in zip(TEXTS[:4], (16, 32, 8, 64), strict=True)]
+    return [Case(kernel, f"cuda.split x=16 r=4 {text}", dims, special) for text in texts]
+
+
 CASES = [
     *stored("standardised_columns_f32", (5, 135)),
     *stored("standardised_columns_f32", (6, 3)),  # no whole long row of 8
@@ -51,6 +56,12 @@ CASES = [
     *folded("column_mean_bf16", (6, 135)),
     *folded("column_sizes_bf16", (45, 19)),
     *folded("column_sizes_bf16", (41, 3), special=True),
+    *planes("sum_outer_inner_f32", (135, 5, 7)),
+    *planes("sum_outer_inner_f32", (3, 4, 8), special=True),  # no whole long row of 8
+    *planes("plane_moments_f32", (3, 135, 7)),
+    *planes("plane_moments_f32", (1, 41, 8), special=True),
+    *planes("plane_moments_bf16", (5, 67, 3)),
+    *planes("plane_moments_bf16", (21, 16, 1), special=True),
 ]
 
 

@@ -2,7 +2,8 @@
 
 In the first each program walks its chunk of the long columns; the first one has the rest of the
 rows, too, at once. What it leaves are the totals of long columns, `by` for each column: the last
-stage brings together those of all chunks and of the rows that were one, in one order.
+stage brings together those of all chunks and of the rows that were one, in one order. Of planes
+each element had totals of its own; of these one program has all of a plane.
 
 Where elements are stored there are three: the rest of the rows is a chunk of its own, of one long
 row that is not whole, what all leave is brought together in the second, by programs of few columns,
@@ -12,7 +13,8 @@ ones are parts of.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import string
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_compiler.analysis.folds import Fold
@@ -40,17 +42,19 @@ were one, so that the same programs have all of them."""
 
 
 def folding(
-    kernel: ir.Kernel, fold: Fold, block: Block, *, by: int, splits: str, lanes: str
+    kernel: ir.Kernel, fold: Fold, block: Block, *, by: int, blocks: str, splits: str, lanes: str
 ) -> Staged:
     """The body of `kernel`, of which `block` walks long columns; the rest as in `stages.staged`.
 
-    `lanes` is a power of two that holds the parts of a column, `by` of each program that shares it.
+    `lanes` is a power of two that holds the parts of a column, `by` of each program that shares it,
+    for each element of its plane. There are so many `blocks` of long columns.
     """
-    plan = WalkPlan(fold.whole, block, SHARED)
+    # What counts the rows of a column counts those of all.
+    walked = replace(fold.whole, reduction=(ex.product(kernel.reduction),))
+    plan = WalkPlan(walked, block, SHARED)
     arrays: list[str] = []
     places = placed(plan, arrays)
     totals = plan.totals(0)
-    (columns,) = kernel.pointwise
     first = [
         *(
             line
@@ -61,41 +65,81 @@ def folding(
         *_rest(kernel, fold, block, totals, by=by),
         *plan.walk(0, totals),
         *(line for total in totals for line in plan.closed(total)),
-        *(_combined(kernel, total, f"rest{_place(total)}") for total in totals),
+        *(line for total in totals for line in _combined(kernel, total)),
         *left(totals, block, places, lambda part: f"({part} * rows + x)"),
     ]
-    few = replace(
-        block,
-        axes=(COLUMNS, REDUCED),
-        axis_of={**block.axis_of, "p0": COLUMNS},
-        masks={COLUMNS: COLUMN_MASK},
-        renamed={"p0": ex.symbol("column")},
-    )
-    ends = WalkPlan(kernel, few, SHARED)
-    last = [
-        *ends.row_lines(0),
-        *gathered(
-            ends.totals(0),
-            few,
-            places,
-            lambda part: f"({part} * columns + column)",
-            splits=f"{splits} * {by}",
-            lanes=lanes,
-        ),
-        *ends.row_lines(1),
-        *ends.row_stores(),
-    ]
+    if fold.plane == ex.ONE:
+        last = _ended(kernel, block, places, splits=f"{splits} * {by}", lanes=lanes)
+    else:
+        turns = f"range(pid * {splits} + chunk, columns, {blocks} * {splits})"
+        parts = f"({splits} * {by} * plane)"
+        last = [
+            f"columns, plane = {index_text(kernel.pointwise[0])}, {index_text(fold.plane)}",
+            f"for slice in {turns}:",
+            *(f"    {line}" for line in _ended_plane(kernel, block, places, parts, lanes)),
+        ]
     lines = [
         "if stage == 0:",
         *(f"    {line}" for line in first),
         "if stage == 1:",
-        "    if chunk == 0:",
-        f"        columns = {index_text(columns)}",
-        f"        column = pid * {COLUMNS} + tl.arange(0, {COLUMNS})[:, None]",
-        f"        {COLUMN_MASK} = column < columns",
-        *(f"        {line}" for line in last),
+        *(f"    {line}" for line in last),
     ]
     return Staged(tuple(lines), tuple(arrays), 2)
+
+
+def _ended(
+    kernel: ir.Kernel, block: Block, places: Mapping[str, int], *, splits: str, lanes: str
+) -> list[str]:
+    """The last stage: the first program of a block of long columns has `COLUMNS` of the others."""
+    few = _few(block, masks={COLUMNS: COLUMN_MASK})
+    ends = WalkPlan(kernel, few, SHARED)
+
+    def at(part: str) -> str:
+        return f"({part} * columns + column)"
+
+    last = [
+        *ends.row_lines(0),
+        *gathered(ends.totals(0), few, places, at, splits=splits, lanes=lanes),
+        *ends.row_lines(1),
+        *ends.row_stores(),
+    ]
+    return [
+        "if chunk == 0:",
+        f"    columns = {index_text(kernel.pointwise[0])}",
+        f"    column = pid * {COLUMNS} + tl.arange(0, {COLUMNS})[:, None]",
+        f"    {COLUMN_MASK} = column < columns",
+        *(f"    {line}" for line in last),
+    ]
+
+
+def _ended_plane(
+    kernel: ir.Kernel, block: Block, places: Mapping[str, int], splits: str, lanes: str
+) -> list[str]:
+    """The same of planes, of which a program has number `slice`, and so many `splits`."""
+    few = _few(block, masks={})
+    ends = WalkPlan(kernel, few, SHARED)
+
+    def at(part: str) -> str:
+        return f"(({part} // plane * columns + slice) * plane + {part} % plane)"
+
+    return [
+        f"column = slice + tl.arange(0, {COLUMNS})[:, None]",
+        *ends.row_lines(0),
+        *gathered(ends.totals(0), few, places, at, splits=splits, lanes=lanes, is_single=True),
+        *ends.row_lines(1),
+        *ends.row_stores(),
+    ]
+
+
+def _few(block: Block, *, masks: Mapping[str, str]) -> Block:
+    """A block of the columns that one program brings together."""
+    return replace(
+        block,
+        axes=(COLUMNS, REDUCED),
+        axis_of={**block.axis_of, "p0": COLUMNS},
+        masks=masks,
+        renamed={"p0": ex.symbol("column")},
+    )
 
 
 def folding_stores(
@@ -127,13 +171,7 @@ def folding_stores(
         ahead=1,
         prefix="t",
     )
-    few = replace(
-        block,
-        axes=(COLUMNS, REDUCED),
-        axis_of={**block.axis_of, "p0": COLUMNS},
-        masks={COLUMNS: COLUMN_MASK},
-        renamed={"p0": ex.symbol("column")},
-    )
+    few = _few(block, masks={COLUMNS: COLUMN_MASK})
     beside = WalkPlan(walked, rest, SHARED)
 
     def left_of(plan: WalkPlan, of: Block, chunk: str) -> list[str]:
@@ -202,7 +240,7 @@ def _rest(
     kernel: ir.Kernel, fold: Fold, block: Block, totals: Sequence[Total], *, by: int
 ) -> list[str]:
     """The rows that are no whole long one, for the first chunk; neutral for the others."""
-    (columns,), (length,) = kernel.pointwise, kernel.reduction
+    columns, length = ex.product(kernel.pointwise), kernel.reduction[0]
     rest = replace(
         block,
         masks={"X": REST},
@@ -210,23 +248,28 @@ def _rest(
         renamed={"r0": fold.rest},
     )
     body = Body(fold.whole, rest)
-    count = index_text(ex.mul(ex.mod(length, by), columns))
+    count = index_text(ex.mul(ex.mod(length, by), columns, fold.plane))
     lines = [f"{REST} = (x < {count}) & (chunk == 0)"]
     lines += [line for place in fold.needed if body.varies[place] for line in body.lines(place)]
     for total in totals:
-        (part,) = total.parts
-        neutral = f"tl.full({block.row_shape}, {part.neutral}, {TRITON_TYPES[part.dtype].name})"
+        part = total.parts[0]
         value = f"tl.broadcast_to({body.name(total.operand)}, {block.row_shape})"
-        lines.append(f"rest{_place(total)} = tl.where({REST}, {value}, {neutral})")
+        if total.beside is None:
+            neutral = f"tl.full({block.row_shape}, {part.neutral}, {TRITON_TYPES[part.dtype].name})"
+            value = f"tl.where({REST}, {value}, {neutral})"
+        lines.append(f"rest{_place(total)} = {value}")
     return lines
 
 
 def _place(total: Total) -> str:
-    return total.parts[0].name.removeprefix("acc")
+    return total.parts[0].name.lstrip(string.ascii_lowercase)
 
 
-def _combined(kernel: ir.Kernel, total: Total, other: str) -> str:
-    name = total.parts[0].name
+def _combined(kernel: ir.Kernel, total: Total) -> Sequence[str]:
+    """The rest into what the walk left."""
+    name, other = total.parts[0].name, f"rest{_place(total)}"
+    if total.beside is not None:
+        return total.beside(other, REST)
     node = kernel.body[int(_place(total))]
     assert isinstance(node, ir.Reduce)
-    return f"{name} = {combine_name(node.kind, node.dtype)}({name}, {other})"
+    return [f"{name} = {combine_name(node.kind, node.dtype)}({name}, {other})"]

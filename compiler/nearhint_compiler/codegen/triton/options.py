@@ -54,6 +54,8 @@ bring Guards, and make Triton load vectors. As they may, too:
              them together would be more than so many programs
     fold     split columns: so many rows are read, and stored, as one, and those that are no whole
              such row apart
+    plane    folds of planes, each element of which is a column of its own: how many a plane has at
+             most
     order    tiles: in which order programs go, so that what neighbours share is in a cache. 1:
              first along the axis that has fewer of them, whatever the sizes; n > 1: through bands
              of n blocks of the axis before the last, across each band first; -n: of the last axis
@@ -105,6 +107,7 @@ WARPS = (1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 4, 8, 16)
 WORDS = (1, 2)
 FOLDS = (1, 2, 4, 8, 16, 32)
+PLANES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BAND_LIMIT = 4096
 PIECES_LIMIT, HELD_LIMIT = 24, 8
 AHEAD_LIMIT = 16
@@ -153,6 +156,12 @@ RULES = (
         "fold of",
         lambda each: (
             _has(each, "fold") and not (each["fold"] in FOLDS and each.family == "cuda.split")
+        ),
+    ),
+    Rule(
+        "plane of",
+        lambda each: (
+            _has(each, "plane") and not (each["plane"] in PLANES and each.get("fold", 1) > 1)
         ),
     ),
     Rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nearhint_compiler.analysis.chains import is_chained
-from nearhint_compiler.analysis.folds import folded, folded_stores
+from nearhint_compiler.analysis.folds import Fold, folded, folded_stores
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
 from nearhint_compiler.analysis.scans import has_scans
@@ -61,11 +61,8 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule(f"{most} programs a row")
     header = header_of(schedule, ("X", REDUCED))
     given, by = kernel, schedule.get("fold", 1)
-    fold = folded(kernel, by) or folded_stores(kernel, by) if by > 1 else None
+    fold = _fold_of(kernel, schedule)
     is_stored = fold is not None and fold.is_stored
-    is_plain = by <= schedule["x"] and not schedule.get("words", 0) and not schedule.get("r1", 0)
-    if by > 1 and (fold is None or not is_plain):
-        raise InvalidSchedule(f"rows that are no part of longer ones: {schedule}")
     if fold is not None:
         kernel = fold.whole
     rows, is_adapted = ex.product(kernel.pointwise), schedule.get("programs", 0) > 0
@@ -115,7 +112,7 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule(f"totals that are not brought together apart: {schedule}")
     apart = apart_of(kernel, block, x=x, few=few) if few and fold is None else None
     is_single = x == 1 and not block.row_mask
-    lanes = by << (most - 1).bit_length()
+    lanes = by * schedule.get("plane", 1) << (most - 1).bit_length()
     array_length = ex.mul(rows, ex.add(splits, 1 if apart else 0))
     if fold is None:
         body = staged(
@@ -141,14 +138,27 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         lanes = 1 << (by * (most + 1) - 1).bit_length()
         array_length = ex.mul(rows, ex.add(splits, 2))
     else:
-        body = folding(given, fold, block, by=by, splits=splits_text, lanes="LANES")
+        body = folding(
+            given,
+            fold,
+            block,
+            by=by,
+            blocks=index_text(blocks),
+            splits=splits_text,
+            lanes="LANES",
+        )
     if is_single:
         lanes = max(WARP, lanes)
     elif not few:
         lanes = max(lanes, _least_lanes(kernel, schedule))
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     facts = (*facts, *runs_facts(kernel, schedule), *_ahead_facts(given, schedule))
-    columns = few or (x // by if fold is not None else 0)
+    if fold is not None and fold.plane != ex.ONE:
+        columns = 1
+        problem = "planes have more elements than there is room for"
+        facts = (*facts, *within(fold.plane, schedule["plane"], problem))
+    else:
+        columns = few or (x // by if fold is not None else 0)
     layout = Layout(
         [*header.lines, *body.lines],
         blocks if is_adapted else ex.mul(blocks, splits),
@@ -166,6 +176,20 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if not is_adapted:
         return layout
     return replace(layout, shares=splits, sizes=tuple(sizes))
+
+
+def _fold_of(kernel: ir.Kernel, schedule: Schedule) -> Fold | None:
+    """How several rows are one, if they are."""
+    by, plane = schedule.get("fold", 1), schedule.get("plane", 1)
+    if by == plane == 1:
+        return None
+    fold = folded(kernel, by) or folded_stores(kernel, by)
+    is_plain = by <= schedule["x"] and not schedule.get("words", 0) and not schedule.get("r1", 0)
+    if fold is None or not is_plain:
+        raise InvalidSchedule(f"rows that are no part of longer ones: {schedule}")
+    if (plane == 1) != (fold.plane == ex.ONE):
+        raise InvalidSchedule(f"planes whose elements are no columns: {schedule}")
+    return fold
 
 
 def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:

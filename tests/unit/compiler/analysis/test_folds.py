@@ -11,8 +11,9 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import parse_schedule
 from nearhint_rules import expr as ex
+from nearhint_rules.guard import AtMost
 
-K0, K1 = ex.symbol("k0"), ex.symbol("k1")
+K0, K1, K2 = map(ex.symbol, ("k0", "k1", "k2"))
 REST = "splits=4 warps=1 index=32 aligned=1 divisible=0"
 
 
@@ -36,6 +37,34 @@ def test_what_comes_after_the_reduces_stays_as_it_was() -> None:
     assert fold.whole.body[1:] == kernel.body[1:]
 
 
+@pytest.mark.parametrize("name", ["plane_moments_f32", "plane_moments_bf16"])
+def test_elements_of_planes_are_columns(name: str) -> None:
+    kernel = kernel_of(name)
+    fold = folded(kernel, 8)
+    assert fold is not None
+    assert fold.plane == K2
+    assert fold.whole.pointwise == (ex.mul(8, K0, K2),)
+    assert fold.whole.reduction == (ex.floordiv(K1, 8),)
+    load = fold.whole.body[0]
+    assert isinstance(load, ir.Load)
+    assert load.index == ex.add(ex.mul(8, K0, K2, ex.symbol("r0")), ex.symbol("p0"))
+    # Of moments both reduces are of the elements, the second by way of the first's result.
+    assert fold.needed == ((0,) if name == "plane_moments_f32" else (0, 1))
+
+
+def test_planes_are_as_long_as_there_is_room_for() -> None:
+    kernel, text = kernel_of("plane_moments_f32"), f"cuda.split x=16 r=8 {REST} fold=8"
+    guard = generate(kernel, parse_schedule(f"{text} plane=32"), TARGET).guard
+    assert AtMost(K2, 32) in guard.facts
+    for wrong in ("", " plane=24", " plane=2048"):
+        with pytest.raises(InvalidSchedule):
+            generate(kernel, parse_schedule(text + wrong), TARGET)
+    columns = kernel_of("column_sum_f32")
+    for wrong in (" fold=8 plane=32", " plane=32"):
+        with pytest.raises(InvalidSchedule):
+            generate(columns, parse_schedule(f"cuda.split x=16 r=8 {REST}{wrong}"), TARGET)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -43,7 +72,7 @@ def test_what_comes_after_the_reduces_stays_as_it_was() -> None:
         "column_argmin_bf16",  # places along a column
         "column_cumprod_i64",  # each step is a result
         "transposed_softmax_f32",  # columns that are read again
-        "sum_outer_inner_f32",  # several loops
+        "arg_min_of_planes_f32",  # places along a plane
         "add_f32",
     ],
 )

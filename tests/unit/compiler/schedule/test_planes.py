@@ -286,7 +286,42 @@ def test_tiles_with_many_lanes_in_vain_come_after_the_flat_form(
 def first_of_single_elements(rows: int, planes: int, length: int) -> Schedule:
     """The first Schedule of narrow planes that are shared element by element."""
     space = candidates(parse_kernel(NARROW), TARGET, {"k0": planes, "k1": rows, "k2": length})
-    return next(each for each in space if each.family == "cuda.split" and not each.get("words", 0))
+    return next(
+        each
+        for each in space
+        if each.family == "cuda.split" and not (each.get("words", 0) or each.get("fold", 0))
+    )
+
+
+def folds_of(name: str, planes: int, rows: int, length: int) -> list[Schedule]:
+    """The Schedules of planes whose elements are columns."""
+    space = candidates(kernel_of(name), TARGET, {"k0": planes, "k1": rows, "k2": length})
+    return [each for each in space if each.get("plane", 0)]
+
+
+@pytest.mark.parametrize("name", ["plane_moments_f32", "plane_moments_bf16"])
+@pytest.mark.parametrize(("planes", "rows", "length"), [(41, 25_939, 33), (512, 4096, 49)])
+def test_elements_of_short_planes_are_columns(
+    name: str, planes: int, rows: int, length: int
+) -> None:
+    found = folds_of(name, planes, rows, length)
+    assert found
+    for each in found:
+        assert each["plane"] >= 1.41 * length
+        assert generate(kernel_of(name), each, TARGET).guard.facts
+        # A thread brings few parts together, and holds no more.
+        parts = each["fold"] * each["plane"] * each["splits"] / (32 * each["warps"])
+        assert parts <= 16
+        assert parts <= 8 or not each.get("registers", 0)
+    assert found[0]["x"] * 132 <= 8 * planes * length
+
+
+@pytest.mark.parametrize(
+    ("planes", "rows", "length"),
+    [(127, 1009, 60), (64, 8192, 16), (26, 14_860, 923)],  # that a cache keeps, and long ones
+)
+def test_elements_of_other_planes_are_no_columns(planes: int, rows: int, length: int) -> None:
+    assert not folds_of("plane_moments_bf16", planes, rows, length)
 
 
 def test_a_launch_says_which_loop_its_tiles_cover_in_part() -> None:
