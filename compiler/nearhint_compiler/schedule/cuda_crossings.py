@@ -14,7 +14,7 @@ from math import prod
 from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import power_of_two
-from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, Facts, facts_of
+from nearhint_compiler.schedule.cuda_facts import PERSISTENT_LIMIT, STREAMED_BYTES, Facts, facts_of
 from nearhint_compiler.schedule.cuda_pieces import (
     SINGLE_TRIPLE,
     WIDE_LANES,
@@ -22,7 +22,6 @@ from nearhint_compiler.schedule.cuda_pieces import (
     is_packable,
     single_piece,
 )
-from nearhint_compiler.schedule.cuda_reductions import STREAMED_BYTES
 from nearhint_compiler.schedule.cuda_side_pieces import HALF
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target

@@ -41,6 +41,8 @@ PROMISED = (2, 4, 8)
 CACHE_KEEPS = (24 << 20, 48 << 20)
 """Bytes under way of which the L2 cache keeps all, and from which on it keeps nothing: each half of
 an H100's keeps what its own processors read."""
+STREAMED_BYTES = 40 << 20
+"""What a kernel that reads once moves at most, for that cache to keep it: more passes it."""
 STREAMED = ("cuda.persistent", "cuda.looped", "cuda.split", "cuda.tiled_looped")
 """Families whose rows may pass that cache."""
 PERSISTENT_LIMIT = 16_384

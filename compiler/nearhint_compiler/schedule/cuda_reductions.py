@@ -17,6 +17,7 @@ from nearhint_compiler.schedule.cuda_facts import (
     MIDDLE_ROW,
     PERSISTENT_LIMIT,
     STREAMED,
+    STREAMED_BYTES,
     Facts,
     Tile,
 )
@@ -107,8 +108,6 @@ EARLY_BYTES = 32 << 20
 """What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 LINE_BYTES = 128
 """Of a cache."""
-STREAMED_BYTES = 40 << 20
-"""What a kernel that reads once moves at most, for the L2 cache to keep it: more passes it."""
 SHORT_EARLY = 2
 """Blocks of short rows that come so where kernels move more: of 100 003 rows of 32 in f32 a layer
 norm took 5.1 µs for 6.0 with a warm cache, and 10.4 for 11.1 with a cold one, with what is read
@@ -178,12 +177,16 @@ def streamed(facts: Facts, schedule: Schedule) -> Schedule:
     costs such a kernel: of 48 MB and more 1.15 to 1.2 times its time, and with a warm one it makes
     no difference. Up to 40 MB what is still there is read in down to half of the time. So
     it is not of blocks of columns that have a part of each line: they gain a tenth, and with a cold
-    cache take 1.3 to 1.65 times as long (tests/benchmarks/gpu_schedules.py, on an H100).
+    cache take 1.3 to 1.65 times as long (tests/benchmarks/gpu_schedules.py, on an H100). Others of
+    columns are `cached`, for no more bytes than that: beyond them there are those of the crossing.
     """
     is_walk = facts.is_columns and schedule.family != "cuda.persistent"
     is_part = is_walk and schedule.get("x", 1) * column_itemsize(facts) < LINE_BYTES
-    is_much = facts.moved_bytes > STREAMED_BYTES
-    return _passing(facts, schedule) if is_much or is_part else schedule
+    passing = _passing(facts, schedule)
+    if facts.moved_bytes > STREAMED_BYTES or is_part:
+        return passing
+    is_cached = is_walk and passing != schedule
+    return replace(schedule, options=(*schedule.options, ("cached", 1))) if is_cached else schedule
 
 
 def _passing(facts: Facts, schedule: Schedule) -> Schedule:

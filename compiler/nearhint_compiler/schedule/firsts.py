@@ -51,7 +51,7 @@ of 7434 in bf16 the block took 26.0 µs and the best walk 27.3 (`cuda_scans`).""
 LOOPED, SPLIT, CHAINED = "cuda.looped", "cuda.split", "cuda.chained"
 TEAMS = "cuda.cooperative"
 PERSISTENT = ("cuda.persistent", "cuda.tiled_persistent")
-PROMISES = ("aligned", "divisible", "words", "multiple", "stream")
+PROMISES = ("aligned", "divisible", "words", "multiple", "stream", "cached")
 """Options in which Schedules of one layout differ, by what they ask of sizes or do without it, and
 by how many bytes there are."""
 

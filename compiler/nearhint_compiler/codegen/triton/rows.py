@@ -11,6 +11,7 @@ from nearhint_compiler.analysis.multiples import size_multiple
 from nearhint_compiler.analysis.runs import runs_of
 from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Together, Turn
+from nearhint_compiler.codegen.triton.cache_facts import cache_facts
 from nearhint_compiler.codegen.triton.edges import (
     begun,
     edge_lanes,
@@ -90,7 +91,7 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         body = held_walks(kernel, block, schedule)
     else:
         body = walked(kernel, block)
-    facts = (*row.walked, *runs, *_short_chains(kernel, schedule))
+    facts = (*row.walked, *runs, *_short_chains(kernel, schedule), *cache_facts(kernel, schedule))
     return Layout([*header.lines, *body], programs, blocks, facts)
 
 

@@ -11,6 +11,7 @@ from nearhint_compiler.analysis.online import SHARED, walks_of
 from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.codegen.triton.ahead import Ahead, ahead_in_words
 from nearhint_compiler.codegen.triton.block import REDUCED
+from nearhint_compiler.codegen.triton.cache_facts import cache_facts, has_element_stores
 from nearhint_compiler.codegen.triton.chained import chained
 from nearhint_compiler.codegen.triton.chained_rows import chained_rows, edge_places
 from nearhint_compiler.codegen.triton.cooperative import cooperative
@@ -39,10 +40,9 @@ from nearhint_compiler.codegen.triton.together import runs_facts
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers
-from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
-from nearhint_rules.guard import AtMost, Fact
+from nearhint_rules.guard import AtMost
 from nearhint_rules.program import DTYPES
 
 SPLIT_LIMIT = 1024
@@ -152,7 +152,7 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     elif not few:
         lanes = max(lanes, _least_lanes(kernel, schedule))
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
-    facts = (*facts, *runs_facts(kernel, schedule), *_ahead_facts(given, schedule))
+    facts = (*facts, *runs_facts(kernel, schedule), *cache_facts(given, schedule))
     if fold is not None and fold.plane != ex.ONE:
         columns = 1
         problem = "planes have more elements than there is room for"
@@ -353,31 +353,6 @@ def _splits(schedule: Schedule, blocks: ex.Expr) -> ex.Expr:
     return ex.maximum(1, ex.minimum(most, ex.floordiv(programs, blocks)))
 
 
-def _ahead_facts(kernel: ir.Kernel, schedule: Schedule) -> tuple[Fact, ...]:
-    """The Guard of what is copied ahead and only read: that caches hold it all.
-
-    Copies have no policy in the L2 cache, so beyond that they push out what kernels before have
-    left to be written, which takes longer than they save. A contest with a warm cache does not show
-    that.
-    """
-    if schedule.get("ahead", 1) == 1 or _has_element_stores(kernel):
-        return ()
-    itemsizes = [
-        DTYPES[kernel.params[node.param].dtype]
-        for node in kernel.body
-        if isinstance(node, ir.Load)
-        and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
-    ]
-    elements = ex.product((*kernel.pointwise, *kernel.reduction))
-    problem = "what is copied ahead is more than a cache keeps"
-    return within(ex.mul(max(itemsizes, default=1), elements), CACHE_KEEPS[1], problem)
-
-
-def _has_element_stores(kernel: ir.Kernel) -> bool:
-    elements = ir.per_element(kernel)
-    return any(isinstance(node, ir.Store) and elements[p] for p, node in enumerate(kernel.body))
-
-
 def _share(kernel: ir.Kernel, schedule: Schedule) -> int:
     """The rows of a block of columns that a thread has if it reads vectors; else it has more.
 
@@ -401,6 +376,6 @@ def _least_lanes(kernel: ir.Kernel, schedule: Schedule) -> int:
 
     Else Triton may bring their results to the elements' threads through shared memory, broadcast.
     """
-    if not _has_element_stores(kernel):
+    if not has_element_stores(kernel):
         return 1
     return max(1, 32 * schedule["warps"] // schedule["x"])

@@ -11,6 +11,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
 from nearhint_compiler.schedule.firsts import firsts
+from nearhint_rules.guard import size_facts_hold
 
 REST = "warps=8 index=32 aligned=1 divisible=2"
 MASKED = parse_kernel(
@@ -104,6 +105,19 @@ def test_columns_that_have_a_part_of_each_line_pass_the_cache_whatever_they_are(
         walks = [each for each in found[1:] if each.get("ahead", 1) == 1 and each["index"] == 32]
         assert {each["x"] < 32 for each in walks} == {False, True}
         assert all(is_streamed(each) == (each["x"] < 32 or rows == 7000) for each in walks)
+        assert all(bool(each.get("cached", 0)) != is_streamed(each) for each in walks)
+
+
+def test_columns_that_do_not_pass_the_cache_are_for_what_it_keeps() -> None:
+    kernel = kernel_of("column_sum_f32")
+    for each in offered("column_sum_f32", 700, 2048):
+        guard = generate(kernel, each, TARGET).guard
+        served = [size_facts_hold(guard, {"k0": rows, "k1": 2048}) for rows in (700, 5120, 5121)]
+        assert served[0]
+        if each.get("cached", 0):
+            assert served == [True, True, False]
+        elif is_streamed(each) and each.family == "cuda.looped" and not each["divisible"]:
+            assert served == [True, True, True]
 
 
 @pytest.mark.parametrize("node", ["arg max f32 1 r0", "reduce sum f32 1"])
