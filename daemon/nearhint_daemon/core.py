@@ -161,7 +161,7 @@ class Core:
         )
         self.budgets = Budgets()
         self.jobs.on_left = self.budgets.take_over
-        self.jobs.on_end = self.budgets.forget
+        self.jobs.on_end = self._job_ended
         self.jobs.is_held_up = self._is_held_up
         self.operations = Operations(self.jobs, clock=time.time)
         self.winners = Winners()
@@ -390,6 +390,10 @@ class Core:
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"core-{name}"))
+
+    def _job_ended(self, row: JobRow) -> None:
+        self.budgets.forget(row)
+        self.interventions.job_ended(row)
 
     def _published(self, table: Table, hint: tuple[int, ...] | None) -> None:
         self.metrics.table_published(table, hint)

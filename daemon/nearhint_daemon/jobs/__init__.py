@@ -6,12 +6,8 @@ Within a lane jobs run by (priority, stage, heat, arrival), where heat says how 
 would be used now; a job whose `requires` is open waits for it.
 """
 
-from nearhint_daemon.jobs.queue import (
-    PASSING_CODES,
-    RESTARTS,
-    SUSPECTED_RESTARTS,
-    JobQueue,
-)
+from nearhint_daemon.jobs.passing import PASSING_CODES
+from nearhint_daemon.jobs.queue import RESTARTS, SUSPECTED_RESTARTS, JobQueue
 from nearhint_daemon.jobs.spec import OPEN_STATES, Handler, JobSpec, Observer, Priority
 
 __all__ = [

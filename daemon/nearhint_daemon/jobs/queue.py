@@ -21,6 +21,7 @@ from nearhint_daemon.jobs import hands
 from nearhint_daemon.jobs.hands import Hands, Worked
 from nearhint_daemon.jobs.lanes import SUSPECTS, Heat, Lanes
 from nearhint_daemon.jobs.open_job import OpenJob, asked_for
+from nearhint_daemon.jobs.passing import PASSING_CODES, TOLD_CODES
 from nearhint_daemon.jobs.spec import Handler, JobSpec, Listener, Observer, Priority
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
@@ -43,25 +44,6 @@ PUT_OFF_S = 3.0
 RETRY_S = 30.0
 WAITING_S = 5.0
 """A job that no worker has had for so long waits, and is not why the daemon ends."""
-PASSING_CODES = frozenset(
-    {
-        "DEVICE_FULL",
-        "INTERNAL",
-        "NO_DEVICE",
-        "SCRATCH_FULL",
-        "SEARCH_FAILED",
-        "STORE_FAILED",
-        "TABLE_CHANGED",
-        "TOOLCHAIN_MISSING",
-        "WORKER_KILLED",
-        "WORKER_LOST",
-        "WORKER_POOL_STOPPED",
-        "WORKER_START_FAILED",
-    }
-)
-"""Codes of failures that say nothing about the work itself."""
-TOLD_CODES = frozenset({"DEVICE_FULL", "INTERNAL", "SCRATCH_FULL"})
-"""Those of them that no other event tells of: each is in the log, not just the first."""
 
 
 class JobQueue:
@@ -246,6 +228,11 @@ class JobQueue:
         """Jobs whose keys start so that have failed for what may pass: they may be done yet."""
         rows = self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
         return tuple(row for row in rows if row.state == "failed" and row.code in PASSING_CODES)
+
+    def open_under(self, prefixes: Iterable[str]) -> tuple[JobRow, ...]:
+        """Jobs whose keys start so that are open; one is "running" once it was taken up."""
+        heads = tuple(prefixes)
+        return tuple(job.row for key, job in self._open.items() if key.startswith(heads))
 
     def open_among(self, keys: Iterable[str]) -> frozenset[str]:
         """Those of these keys whose jobs are open."""

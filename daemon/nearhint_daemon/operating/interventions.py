@@ -28,8 +28,8 @@ from nearhint_daemon.store.rows import JobRow, KernelRow, QuarantinedVariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tuning.publishing import Edit, Edited, Publisher
 from nearhint_daemon.tuning.tuner import AGAIN
-from nearhint_daemon.tuning.tuning_jobs import asked_again
-from nearhint_daemon.unbroken import to_its_end
+from nearhint_daemon.tuning.tuning_jobs import CROSS, asked_again, cross_prefix, tune_prefixes
+from nearhint_daemon.unbroken import on_its_own, to_its_end
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules.table import Table
@@ -73,6 +73,7 @@ class Interventions:
         self._compiler_version = compiler_version
         self._clock = clock
         self._named = Named(store, tables, quarantine)
+        self._once_more: set[str] = set()
 
     async def pin(
         self, kernel: KernelRow, variant: str | None, *, at: Sizes | None, target: str, actor: str
@@ -195,6 +196,7 @@ class Interventions:
     ) -> Quarantined:
         """Lifts a quarantine; the Table's hints are tuned again with the Variant among them.
 
+        What is being tuned meanwhile may have begun without it, and is done once more after that.
         Raises `VariantUnknown` where no operator quarantined it.
         """
         row = self._named.barred(kernel, variant, target=target)
@@ -217,12 +219,26 @@ class Interventions:
 
         async def lift_and_tune() -> Quarantined:
             edited = await self._edit(key, act, change, lift)
-            if edited is None:
-                return Quarantined(row, None, 0)
-            jobs = self._publisher.tuning_of(key)
-            return Quarantined(row, edited.table, await self._retune(jobs, again=True))
+            ended = [] if edited is None else _tuned(self._publisher.tuning_of(key))
+            begun = self._begun(key)
+            self._once_more.update(begun)
+            retuning = len(begun) + await self._retune(ended, again=True)
+            return Quarantined(row, None if edited is None else edited.table, retuning)
 
         return await to_its_end(lift_and_tune())
+
+    def job_ended(self, row: JobRow) -> None:
+        """Hears of each job's end: of some a Variant was released while they were under way."""
+        if row.key in self._once_more:
+            self._once_more.remove(row.key)
+            on_its_own(self._retune(_tuned([row]), again=True))
+
+    def _begun(self, key: TableKey) -> tuple[str, ...]:
+        """The keys of jobs that tune a Table now, and of those that will cross what they find."""
+        rows = self._jobs.open_under((*tune_prefixes(key), cross_prefix(key)))
+        if all(row.state == "queued" for row in rows):
+            return ()
+        return tuple(row.key for row in rows if row.state == "running" or row.kind == CROSS)
 
     async def _edit(
         self,
@@ -257,6 +273,11 @@ class Interventions:
         except (QueueFull, StoreReadOnly):
             return 0
         return len(specs)
+
+
+def _tuned(rows: Sequence[JobRow]) -> list[JobRow]:
+    """Those that were done, or failed: what was cancelled, or had no budget left, nobody wants."""
+    return [row for row in rows if row.state != "cancelled"]
 
 
 def _unpinned(before: Table, after: Table, reason: str, actor: str) -> Iterator[Act]:
