@@ -22,9 +22,9 @@ from typing import Any
 from tests.benchmarks import selection_matrix, sweep_report
 from tests.benchmarks.selection_matrix import JUDGED, Account, Case, Judged, judge
 
-from nearhint_daemon.tuning.beyond import own_hints
-from nearhint_daemon.tuning.companions import BESIDE, companions
 from nearhint_daemon.tuning.matrix import neighbours
+from nearhint_rules.beyond import own_hints
+from nearhint_rules.companions import BESIDE, companions
 from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims
 from nearhint_rules.selectors import SELECTORS

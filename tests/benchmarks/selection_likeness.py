@@ -21,8 +21,8 @@ from pathlib import Path
 from tests.benchmarks import selection_matrix
 from tests.benchmarks.selection_matrix import SCREENED_SPREAD, Case
 
-from nearhint_daemon.tuning.companions import companions
 from nearhint_rules.choice import FALLBACK
+from nearhint_rules.companions import companions
 from nearhint_rules.guard import Divisible, size_facts_hold
 from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims

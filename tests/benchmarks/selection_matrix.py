@@ -28,11 +28,11 @@ from typing import Any
 
 from tests.benchmarks.sweep_report import Bar
 
-from nearhint_daemon.tuning.companions import sided_companions
 from nearhint_daemon.workers.contest import WIDE
 from nearhint_proto.convert import table_from_proto, table_to_proto
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules.choice import FALLBACK
+from nearhint_rules.companions import sided_companions
 from nearhint_rules.metrics import Dims
 from nearhint_rules.regret import DEFAULT, ORIGINAL, Contest, Judgement, Summary, summarise
 from nearhint_rules.selectors import SELECTORS, SelectorRule

@@ -18,7 +18,6 @@ from nearhint_daemon.core import Core, Pools
 from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.server import Server
-from nearhint_daemon.tuning.companions import without_companions
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
     admin_service_pb2_grpc,
@@ -33,6 +32,7 @@ from nearhint_proto.v1 import (
     table_service_pb2_grpc,
     types_pb2,
 )
+from nearhint_rules.companions import without_companions
 from nearhint_rules.program import Program
 from nearhint_rules.table import HintRow
 

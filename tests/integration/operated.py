@@ -14,7 +14,7 @@ from tests.integration.fake_workers import (
 
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
-from nearhint_proto.v1 import kernel_service_pb2, types_pb2
+from nearhint_proto.v1 import kernel_service_pb2, types_pb2, worker_pb2
 from nearhint_rules.table import Table
 
 FAST = SCHEDULES[1]
@@ -107,6 +107,24 @@ class Tuned:
 
     async def acts(self) -> list[tuple[str, str]]:
         return [(act.kind, act.actor) for act in (await self.listed()).acts]
+
+
+class Held:
+    """Keeps the answer to the first timing of at least so many Variants until it is let go."""
+
+    def __init__(self, daemon: Running, *, variants: int) -> None:
+        self.started, self.gate = asyncio.Event(), asyncio.Event()
+        self._run, self._variants = daemon.bench.run, variants
+        daemon.bench.run = self.run  # type: ignore[method-assign]
+
+    async def run(
+        self, request: worker_pb2.WorkerRequest, *, timeout_s: float, device: str | None = None
+    ) -> worker_pb2.WorkerResponse:
+        response = await self._run(request, timeout_s=timeout_s, device=device)
+        if len(request.measure_hint.candidates) > self._variants and not self.started.is_set():
+            self.started.set()
+            await self.gate.wait()
+        return response
 
 
 def _at(size: int | None) -> types_pb2.SizeHint | None:

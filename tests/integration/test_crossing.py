@@ -19,11 +19,11 @@ from tests.integration.operated import Tuned
 
 from nearhint_daemon.store import Reading
 from nearhint_daemon.store.rows import JobRow
-from nearhint_daemon.tuning.companions import odd_below
 from nearhint_daemon.tuning.tuning_jobs import CROSS
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.companions import odd_below
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import AtMost, Divisible
 from nearhint_rules.metrics import Dims

@@ -21,11 +21,11 @@ from tests.integration.operated import FAST, REASON, SLOW, Tuned, go, schedules
 from tests.integration.statuses import details, what_to_do
 
 from nearhint_daemon.store.rows import ActRow, JobRow, QuarantinedVariantRow, VariantRow
-from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_daemon.tuning.publishing import RANKED_LIMIT, VARIANTS_LIMIT
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import types_pb2, worker_pb2
+from nearhint_rules.companions import companions, without_companions
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HINT_LIMIT
 

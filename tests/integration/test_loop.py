@@ -28,7 +28,6 @@ from tests.integration.statuses import details
 from tests.integration.waiting import until
 
 from nearhint_daemon.traffic.usage import Used
-from nearhint_daemon.tuning.companions import companions, odd_below
 from nearhint_daemon.workshop import WAYS_GIVEN
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -38,6 +37,7 @@ from nearhint_proto.v1 import (
     types_pb2,
     worker_pb2,
 )
+from nearhint_rules.companions import companions, odd_below
 from nearhint_rules.table import HINT_LIMIT
 
 

@@ -10,8 +10,8 @@ from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, answer, sch
 from tests.integration.test_traffic import HALF_LIFE_S, measured_size, replayed
 
 from nearhint_daemon.store.rows import TableRow
-from nearhint_daemon.tuning.companions import odd_below
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.companions import odd_below
 
 ASKED = (64, 256, 1024)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.integration.daemon_in_process import Running, kernels_in, on_a_full_disk
+from tests.integration.daemon_in_process import Running, on_a_full_disk
 from tests.integration.fake_workers import (
     SCHEDULES,
     FakeBenchPool,
@@ -18,7 +18,7 @@ from tests.integration.fake_workers import (
     chain,
     died,
 )
-from tests.integration.operated import FAST, REASON, SLOW, Tuned, default, go, schedules
+from tests.integration.operated import FAST, REASON, SLOW, Held, Tuned, default, go, schedules
 from tests.integration.statuses import details
 
 from nearhint_daemon.jobs import queue
@@ -31,13 +31,12 @@ from nearhint_daemon.store.rows import (
     QuarantineRow,
     VariantRow,
 )
-from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_daemon.tuning.publishing import Timed
 from nearhint_daemon.tuning.tasks import Task
 from nearhint_daemon.tuning.tuning_jobs import CROSS
-from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import worker_pb2
+from nearhint_rules.companions import companions, without_companions
 from nearhint_rules.table import Table
 
 
@@ -147,125 +146,6 @@ def test_with_nothing_left_the_kernel_is_tuned_anew(tmp_path: Path) -> None:
         assert await kernel.runs(64) == (FAST, "winner")
 
     go(tmp_path, scenario)
-
-
-def test_a_released_variant_is_measured_again_and_may_win(tmp_path: Path) -> None:
-    async def scenario(daemon: Running) -> None:
-        kernel = await Tuned.at(daemon, 64)
-        await kernel.quarantine(FAST)
-        assert await kernel.runs(64) == (SCHEDULES[0], "winner")
-        await kernel.release(FAST)
-        await daemon.at_rest()
-        assert await kernel.runs(64) == (FAST, "winner")
-        assert await kernel.acts() == [("release", "ann"), ("quarantine", "ann")]
-        assert daemon.core.quarantine.count() == 0
-
-    go(tmp_path, scenario)
-
-
-class Held:
-    """Keeps the answer to the first timing of at least so many Variants until it is let go."""
-
-    def __init__(self, daemon: Running, *, variants: int) -> None:
-        self.started, self.gate = asyncio.Event(), asyncio.Event()
-        self._run, self._variants = daemon.bench.run, variants
-        daemon.bench.run = self.run  # type: ignore[method-assign]
-
-    async def run(
-        self, request: worker_pb2.WorkerRequest, *, timeout_s: float, device: str | None = None
-    ) -> worker_pb2.WorkerResponse:
-        response = await self._run(request, timeout_s=timeout_s, device=device)
-        if len(request.measure_hint.candidates) > self._variants and not self.started.is_set():
-            self.started.set()
-            await self.gate.wait()
-        return response
-
-
-@pytest.mark.parametrize("is_crossed", [False, True])
-def test_what_is_released_while_a_hint_is_searched_is_timed_there_too(
-    tmp_path: Path, is_crossed: bool
-) -> None:
-    """The search began without it."""
-
-    async def scenario(daemon: Running) -> None:
-        kernel = await Tuned.at(daemon, 64)
-        await kernel.quarantine(FAST)
-        await daemon.at_rest()
-        held = Held(daemon, variants=2)  # and the original ops: T2
-        sizes = (256, 1024) if is_crossed else (256,)
-        asked = await daemon.client.ensure(kernel.registered, *sizes)
-        await held.started.wait()
-        assert (await kernel.release(FAST)).retuning > 0
-        held.gate.set()
-        assert (await daemon.client.finished(asked.id)).failed == 0
-
-        async def is_back() -> bool:
-            table = await kernel.table()
-            fast = next((at for at, each in enumerate(table.variants) if each.schedule == FAST), -1)
-            return all(fast in dict(row.ranked) for row in without_companions(table))
-
-        async with asyncio.timeout(20):
-            while not await is_back():
-                await asyncio.sleep(0)
-        for size in (64, *sizes):
-            assert await kernel.runs(size) == (FAST, "winner")
-
-    go(tmp_path, scenario)
-
-
-def test_what_is_released_is_not_searched_where_the_budget_had_ended(tmp_path: Path) -> None:
-    """It would be without a limit, and nobody asks for it."""
-    bench = FakeBenchPool()
-
-    async def scenario(daemon: Running) -> None:
-        kernel = await Tuned.at(daemon, 64)
-        await kernel.quarantine(FAST)
-        await daemon.core.devices.set_policy("cpu", "never", actor="ann")
-        asked = await daemon.client.ensure(kernel.registered, 256, 1024, budget_s=0.5)
-        await daemon.core.devices.set_policy("cpu", "always", actor="ann")
-        assert (await daemon.client.finished(asked.id)).skipped > 0
-        known = {row.dims for row in (await kernel.table()).hints}
-        await kernel.release(FAST)
-        await daemon.at_rest()
-        assert {row.dims for row in (await kernel.table()).hints} == known
-
-    go(tmp_path, scenario, bench=bench, monotonic=lambda: float(bench.asked.total()))
-
-
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_what_is_released_is_measured_again_whatever_budget_its_kernels_were_tuned_within(
-    tmp_path: Path, is_restarted: bool
-) -> None:
-    bench = FakeBenchPool()
-    # Each piece of work on a device takes a second.
-    flags = {"bench": bench, "monotonic": lambda: float(bench.asked.total())}
-
-    async def released(daemon: Running) -> None:
-        core = daemon.core
-        await core.devices.set_policy("cpu", "never", actor="ann")
-        registered = await daemon.client.register(chain(3))
-        await daemon.client.ensure(registered, 64, budget_s=0.5)
-        free = await daemon.client.ensure(registered, 64)
-        await core.devices.set_policy("cpu", "always", actor="ann")
-        assert (await daemon.client.finished(free.id)).skipped == 0
-        await core.devices.set_policy("cpu", "never", actor="ann")
-        for name in kernels_in(registered.plan):
-            kernel = core.programs.kernel("", name)
-            await core.interventions.quarantine(kernel, FAST, reason=REASON, target="", actor="ann")
-            await core.interventions.release(kernel, FAST, target="", actor="ann")
-        if not is_restarted:
-            await measured_again(daemon)
-
-    async def measured_again(daemon: Running) -> None:
-        await daemon.core.devices.set_policy("cpu", "always", actor="ann")
-        await daemon.at_rest()
-        registered = await daemon.client.register(chain(3))
-        for table in await daemon.client.tables_of(registered):
-            assert FAST in schedules(convert.table_from_proto(table))
-
-    go(tmp_path, released, **flags)
-    if is_restarted:
-        go(tmp_path, measured_again, **flags)
 
 
 @pytest.mark.parametrize("act", ["quarantine", "release"])

@@ -18,7 +18,6 @@ from tests.integration.waiting import until
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.regret.idle_regret import FIRST_S, SIZES_A_TABLE, IdleRegret
 from nearhint_daemon.store.rows import JobRow, MeasurementRow, RegretRow
-from nearhint_daemon.tuning.companions import odd_below
 from nearhint_daemon.workers.errors import WorkerStartFailed
 from nearhint_proto import convert
 from nearhint_proto.v1 import (
@@ -28,6 +27,7 @@ from nearhint_proto.v1 import (
     types_pb2,
     worker_pb2,
 )
+from nearhint_rules.companions import odd_below
 from nearhint_rules.selectors import SELECTORS
 from nearhint_rules.table import Timing
 

@@ -11,11 +11,11 @@ import pytest
 from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain
 
-from nearhint_daemon.tuning.companions import odd_below
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import types_pb2, worker_pb2
 from nearhint_rules.choice import FALLBACK
+from nearhint_rules.companions import odd_below
 from nearhint_rules.selectors import select
 from nearhint_rules.table import Table, Timing
 

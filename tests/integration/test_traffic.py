@@ -30,11 +30,11 @@ from nearhint_daemon.traffic.histograms import SIZES_LIMIT
 from nearhint_daemon.traffic.placing import LEAST_CALLS
 from nearhint_daemon.traffic.usage import Used
 from nearhint_daemon.tuning import publishing
-from nearhint_daemon.tuning.companions import without_companions
 from nearhint_daemon.tuning.tuning_jobs import LADDER
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.companions import without_companions
 from nearhint_rules.hints import bucket
 from nearhint_rules.ladder import HINT_BUDGET, distance, ladder
 from nearhint_rules.plan import Launch

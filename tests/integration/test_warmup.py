@@ -19,10 +19,10 @@ from tests.integration.forking import Forked, fork
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.exit_codes import ExitCode
-from nearhint_daemon.tuning.beyond import own_hints, rows_beyond
-from nearhint_daemon.tuning.companions import companions, odd_below
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2
+from nearhint_rules.beyond import own_hints, rows_beyond
+from nearhint_rules.companions import companions, odd_below
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import ROW_LIMIT, HintRow, Table, Timing
 

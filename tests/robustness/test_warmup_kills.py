@@ -15,7 +15,7 @@ from tests.integration import test_warmup as warming
 from tests.integration.daemon_process import DaemonProcess, daemon_in
 
 from nearhint.exit_codes import ExitCode
-from nearhint_daemon.tuning.companions import odd_below
+from nearhint_rules.companions import odd_below
 
 KILLS = 10
 SEED = 7

@@ -30,6 +30,7 @@ from nearhint.warmup.survey import (
 )
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, operation_service_pb2
+from nearhint_rules.beyond import own_hints
 from nearhint_rules.table import HINT_LIMIT, Table
 
 POINTS_A_CALL = 8
@@ -351,10 +352,10 @@ def _why_none(table: Table | None) -> str:
 def _why(table: Table | None) -> str:
     """Why a Table lacks a bucket whose jobs are done; empty where it does not say.
 
-    Of a full Table alone that says little: it may be companions that it is full of.
+    Rows beside hints and beyond them keep no hint out of a Table: theirs is what is left.
     """
     full = f"not kept: a Table has at most {HINT_LIMIT} hints"
-    return full if table is not None and len(table.hints) >= HINT_LIMIT else ""
+    return full if table is not None and len(own_hints(table)) >= HINT_LIMIT else ""
 
 
 def _calls(found: Survey) -> list[_Call]:

@@ -29,10 +29,10 @@ from nearhint_daemon.store import Store, queries
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import KernelKey, Met, Site, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
-from nearhint_daemon.tuning.beyond import orphans, own_hints
 from nearhint_daemon.tuning.budgets import Budgets
 from nearhint_daemon.tuning.publishing import Publisher
 from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs, probe_job
+from nearhint_rules.beyond import orphans, own_hints
 from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims
 from nearhint_rules.placement import (

@@ -28,8 +28,6 @@ from nearhint_daemon.jobs import PASSING_CODES, JobQueue
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.tuning import budgets
-from nearhint_daemon.tuning.beyond import BEYOND
-from nearhint_daemon.tuning.companions import has_place, without_companions
 from nearhint_daemon.tuning.contests import Contests
 from nearhint_daemon.tuning.matrix import (
     SEARCHED_TIER,
@@ -42,6 +40,8 @@ from nearhint_daemon.tuning.matrix import (
 )
 from nearhint_daemon.tuning.tasks import OddSizes, Task, Tasks
 from nearhint_daemon.tuning.tuning_jobs import NEARS, asked_again, search_prefixes, searches_of
+from nearhint_rules.beyond import BEYOND
+from nearhint_rules.companions import has_place, without_companions
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import Table
 

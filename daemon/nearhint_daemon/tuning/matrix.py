@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from nearhint_daemon.tuning.beyond import lacking_beyond, rows_beyond
-from nearhint_daemon.tuning.companions import (
+from nearhint_rules.beyond import lacking_beyond, rows_beyond
+from nearhint_rules.companions import (
     NEAR_BEST,
     Step,
     companion,

@@ -24,8 +24,6 @@ from nearhint_daemon.store.rows import ArtifactRow, JobRow, MeasurementRow, Vari
 from nearhint_daemon.store.store import DAEMON
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import Traffic
-from nearhint_daemon.tuning.beyond import orphans, own_hints, rows_beyond, without
-from nearhint_daemon.tuning.companions import first_to_go
 from nearhint_daemon.tuning.drift import carried
 from nearhint_daemon.tuning.matrix import shared
 from nearhint_daemon.tuning.tasks import Task
@@ -39,6 +37,8 @@ from nearhint_daemon.tuning.tuning_jobs import (
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.beyond import orphans, own_hints, rows_beyond, without
+from nearhint_rules.companions import first_to_go
 from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.hints import crowded_out, to_evict
 from nearhint_rules.metrics import Dims

@@ -11,13 +11,13 @@ from nearhint_daemon.errors import HintTooLarge, HintUnreachable
 from nearhint_daemon.programs import Programs
 from nearhint_daemon.store.rows import FallbackRow, JobRow, KernelRow
 from nearhint_daemon.tables import TableKey
-from nearhint_daemon.tuning.companions import odd_below
 from nearhint_daemon.tuning.tuning_jobs import WHY, near_of
 from nearhint_daemon.turns import Order
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
 from nearhint_proto.v1 import program_pb2, types_pb2
 from nearhint_rules import expr as ex
+from nearhint_rules.companions import odd_below
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.hints import witness
 from nearhint_rules.metrics import Dims

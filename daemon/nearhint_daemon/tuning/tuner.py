@@ -30,7 +30,6 @@ from nearhint_daemon.programs import ProgramKey, Programs
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow, VariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
-from nearhint_daemon.tuning.beyond import own_hints
 from nearhint_daemon.tuning.contests import ROUGH, SOON, THOROUGH, Contests, holds
 from nearhint_daemon.tuning.crossing import Crossing, incumbents
 from nearhint_daemon.tuning.efforts import Effort
@@ -45,6 +44,7 @@ from nearhint_daemon.tuning.winners import Winners, elsewhere
 from nearhint_daemon.workshop import Workshop
 from nearhint_proto import convert
 from nearhint_proto.v1 import worker_pb2 as pb
+from nearhint_rules.beyond import own_hints
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.hints import bucket
 from nearhint_rules.metrics import Dims

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from nearhint_daemon.tuning.companions import without_companions
 from nearhint_daemon.tuning.matrix import SEARCHED_TIER
+from nearhint_rules.companions import without_companions
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HintRow, Table
 

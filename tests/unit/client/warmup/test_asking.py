@@ -25,6 +25,7 @@ from nearhint.warmup.asking import (
 )
 from nearhint.warmup.survey import BUDGET_ENDED, Goal, Wish
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
+from nearhint_rules.companions import odd_below
 from nearhint_rules.hints import bucket, bucket_size
 from nearhint_rules.table import HINT_LIMIT
 
@@ -222,19 +223,32 @@ def test_a_bucket_that_failed_beside_others_has_its_error(
     assert stage.bring(wish(4, 64)).problems == {goal(64): reason}
 
 
+HINTS = tuple(number << 20 for number in range(1, HINT_LIMIT + 1))
+
+
 @pytest.mark.parametrize("error", ["", "the hint is too large"])
 def test_a_full_table_is_the_reason_where_nothing_else_is(
     daemon: FakeDaemon, stage: Stage, error: str
 ) -> None:
-    """Full it may be of companions, which have the places that hints leave."""
-
     def end() -> None:
-        daemon.publish(doubling.table(*range(2**20, 2**20 + HINT_LIMIT)))
+        daemon.publish(doubling.table(*HINTS))
         finish(daemon, error=error)
 
     stage.then = end
     full = f"not kept: a Table has at most {HINT_LIMIT} hints"
     assert stage.bring(wish(4)).problems == {goal(4): error or full}
+
+
+def test_rows_beside_hints_are_no_reason(daemon: FakeDaemon, stage: Stage) -> None:
+    """They have the places that hints leave."""
+
+    def end() -> None:
+        hints = HINTS[: HINT_LIMIT // 2]
+        daemon.publish(doubling.table(*hints, *(odd_below(hint) for hint in hints)))
+        finish(daemon)
+
+    stage.then = end
+    assert stage.bring(wish(4)).problems == {goal(4): "not tuned"}
 
 
 def test_a_budget_that_ends_cancels_what_is_under_way(daemon: FakeDaemon, stage: Stage) -> None:

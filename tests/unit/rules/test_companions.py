@@ -7,7 +7,16 @@ from dataclasses import replace
 
 from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, tiled, variant
 
-from nearhint_daemon.tuning.companions import (
+from nearhint_daemon.tuning.matrix import (
+    MANY_ROWS,
+    missing,
+    missing_beside,
+    missing_beside_hint,
+    shared,
+)
+from nearhint_daemon.tuning.winners import Winners, elsewhere
+from nearhint_rules import expr as ex
+from nearhint_rules.companions import (
     NEAR_BEST,
     NEAR_WHOLE,
     PART,
@@ -21,15 +30,6 @@ from nearhint_daemon.tuning.companions import (
     sided_companions,
     without_companions,
 )
-from nearhint_daemon.tuning.matrix import (
-    MANY_ROWS,
-    missing,
-    missing_beside,
-    missing_beside_hint,
-    shared,
-)
-from nearhint_daemon.tuning.winners import Winners, elsewhere
-from nearhint_rules import expr as ex
 from nearhint_rules.guard import AtMost, Divisible
 from nearhint_rules.metrics import Dims
 from nearhint_rules.table import ROW_LIMIT, HintRow, Table

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.rules.tables import OTHER_STEP, STEP, row, table, tiled, variant
 
-from nearhint_daemon.tuning.beyond import OUTGROWN, beyond, outgrown, own_hints, rows_beyond
 from nearhint_daemon.tuning.matrix import missing_beside, missing_beyond
 from nearhint_rules import expr as ex
+from nearhint_rules.beyond import OUTGROWN, beyond, outgrown, own_hints, rows_beyond
 from nearhint_rules.guard import AtMost
 from nearhint_rules.ladder import LEAST_STEP, distance
 from nearhint_rules.metrics import Dims

@@ -21,8 +21,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from nearhint_daemon.tuning.companions import companions, without_companions
 from nearhint_rules.artifact import CudaLaunch
+from nearhint_rules.companions import companions, without_companions
 from nearhint_rules.costs import LANES_LIMIT
 from nearhint_rules.expr import Sym
 from nearhint_rules.guard import AtMost, size_facts_hold
