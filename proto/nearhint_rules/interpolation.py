@@ -425,9 +425,12 @@ def expected_regret(served: Predicted, others: Sequence[Predicted], scale: float
     """The relative loss to expect, against whichever of the others is then the fastest.
 
     That is the expected improvement of the best of them (Mockus 1975), with relative errors taken
-    as normal.
+    as normal. Zero for what is predicted to take no time at all, as far from hints between which
+    times have grown by many orders of magnitude: nothing is faster.
     """
     served_ns, variant, served_error, _, _ = served
+    if not served_ns:
+        return 0.0
     square = served_error * served_error
     most = seen_error = 0.0
     seen_ns = math.inf
