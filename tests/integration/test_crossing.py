@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.integration.daemon_in_process import Running, hints_of, running
 from tests.integration.fake_workers import (
     FakeBenchPool,
@@ -17,6 +18,7 @@ from tests.integration.fake_workers import (
 )
 from tests.integration.operated import Tuned
 
+from nearhint_daemon import logs
 from nearhint_daemon.store import Reading
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tuning.tuning_jobs import CROSS
@@ -281,6 +283,35 @@ def test_a_table_that_is_filled_meanwhile_gets_no_more_companions(tmp_path: Path
             assert len(beside) == 1
 
     asyncio.run(scenario())
+
+
+def test_sizes_where_nothing_can_be_timed_are_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each hint that comes has those before it crossed, and what is beside them tried again."""
+    told: list[object] = []
+    tried: list[int] = []
+
+    def warn(event: str, **fields: object) -> None:
+        if event == "not_crossed":
+            told.append(fields["dims"])
+
+    def faults(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+        if job == "measure_hint" and request.measure_hint.sizes.dims[0].value == odd_below(64):
+            tried.append(odd_below(64))
+            return refused(request, "NOT_MEASURED", "no such place")
+        return None
+
+    async def scenario() -> None:
+        async with running(tmp_path, bench=FakeBenchPool(faults=faults)) as daemon:
+            registered = await daemon.client.register(chain(1))
+            for size in LINE:
+                assert (await daemon.client.tuned(registered, size)).failed == 0
+
+    monkeypatch.setattr(logs, "warning", warn)
+    asyncio.run(scenario())
+    assert len(tried) > 1
+    assert told == [(odd_below(64),)]
 
 
 def test_what_a_rollback_takes_away_is_crossed_again_with_what_is_asked_for(tmp_path: Path) -> None:

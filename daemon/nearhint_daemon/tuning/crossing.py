@@ -26,7 +26,7 @@ from nearhint_daemon.errors import (
 )
 from nearhint_daemon.jobs import PASSING_CODES, JobQueue
 from nearhint_daemon.store.rows import JobRow
-from nearhint_daemon.tables import TableIndex
+from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tuning import budgets
 from nearhint_daemon.tuning.contests import Contests
 from nearhint_daemon.tuning.matrix import (
@@ -46,6 +46,8 @@ from nearhint_rules.metrics import Dims
 from nearhint_rules.table import Table
 
 BESIDE = "beside a hint, where other divisibility holds"
+TOLD_LIMIT = 10_000
+"""Sizes at which nothing can be timed that are logged, each once."""
 
 
 class Crossing:
@@ -58,6 +60,7 @@ class Crossing:
         self._jobs = jobs
         self._tasks = tasks
         self._contests = contests
+        self._told: set[tuple[TableKey, str, Dims]] = set()
 
     async def cross(self, row: JobRow, payload: Mapping[str, Any]) -> None:
         """Does one, once no search in its Table is open that is as urgent.
@@ -144,10 +147,20 @@ class Crossing:
             except (BudgetSpent, StoreError):
                 raise
             except DaemonError as error:
-                logs.warning("not_crossed", kernel=payload["kernel"], dims=dims, problem=str(error))
                 if error.code in PASSING_CODES:
                     passing.append(error)
+                site = (row.namespace, payload["kernel"], payload["target"]), payload["fallback"]
+                self._tell(*site, dims, error)
         return passing
+
+    def _tell(self, key: TableKey, fallback: str, dims: Dims, error: DaemonError) -> None:
+        """Logs why nothing was timed there: what lasts once, though each crossing meets it."""
+        site = key, fallback, dims
+        if error.code not in PASSING_CODES:
+            if site in self._told or len(self._told) == TOLD_LIMIT:
+                return
+            self._told.add(site)
+        logs.warning("not_crossed", kernel=key[1], dims=dims, problem=str(error))
 
     async def _contest(self, task: Task, wanted: frozenset[str]) -> None:
         async with self._contests.hint(task):

@@ -403,7 +403,7 @@ def test_the_stated_regret_grows_with_distance() -> None:
 
 
 def test_what_is_predicted_to_take_no_time_loses_nothing() -> None:
-    """Times that grow by ten orders of magnitude between hints leave nothing far from them."""
+    """Times that grow by many orders of magnitude between hints leave nothing far from them."""
     served_there, other = (0.0, 1, 0.1, 0.1, 0.01), (5.0, 0, 0.1, 0.1, 0.01)
     for others in ((served_there, other), ((0.0, 0, 0.1, 0.1, 0.01),)):
         assert interpolation.expected_regret(served_there, others, 1.0) == 0
