@@ -210,8 +210,9 @@ class Programs:
                 raise
             raise KeyQuarantined(f"{loss}; reproducer: {given_up.reproducer}") from None
         except WorkerRefused as refusal:
-            self._quarantine.keep(row.key, refusal.reproducer)
-            raise
+            folder = self._quarantine.keep_rejected(row.key, refusal.reproducer)
+            problem = f"{refusal}; reproducer: {folder}"
+            raise WorkerRefused(problem, worker_code=refusal.worker_code) from refusal
         rows = await asyncio.to_thread(self._rows, key, lowered)
 
         def keep(tx: Writing) -> None:

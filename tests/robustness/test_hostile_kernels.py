@@ -115,11 +115,15 @@ def test_hostile_kernels_are_quarantined_with_a_reproducer_and_never_served(
             assert lost.count("died") == 2
             assert lost.count("hung") == 2
             assert daemon.core.quarantine.count() == 2
-            folders = list((daemon.core.config.state_dir / "quarantine").iterdir())
-            keys = [(folder / "key.txt").read_text().strip() for folder in folders]
-            reproduced = {key.rpartition("/")[2] for key in keys}
-            assert reproduced == {"crashes", "hangs", "overruns", "is_wrong"}
-            assert sum((folder / "repro.py").exists() for folder in folders) == 2
+            reproduced: dict[str, set[str]] = {}
+            for place in ("quarantine", "rejected"):
+                folders = list((daemon.core.config.state_dir / place).iterdir())
+                keys = [(folder / "key.txt").read_text().strip() for folder in folders]
+                reproduced[place] = {key.rpartition("/")[2] for key in keys}
+                lost_a_worker = place == "quarantine"
+                assert all((folder / "repro.py").exists() == lost_a_worker for folder in folders)
+            assert reproduced["quarantine"] == {"crashes", "hangs"}
+            assert reproduced["rejected"] == {"overruns", "is_wrong"}
             # What was given up is neither compiled nor run again.
             compiles, restarts = compile_pool.asked["compile_variant"], len(lost)
             again = await daemon.client.ensure(registered, 512)

@@ -2,23 +2,21 @@
 
 A lost worker counts against the key it worked on; at the second loss the key is not tried again,
 and where it was killed for its memory, which may have been another's, at a later one.
-Reproducers are folders under `<state>/quarantine`, at most `FOLDERS_LIMIT` of them. Beside them,
-the Variants that operators barred: by Schedule, whichever compiler builds it, and by binary,
-whichever Schedule gives it.
+Their reproducers are folders under `<state>/quarantine`. What is wrong, or was refused, ended no
+worker and is no such key: its reproducer is under `<state>/rejected`. Beside them, the Variants
+that operators barred: by Schedule, whichever compiler builds it, and by binary, whichever Schedule
+gives it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import TableChanged
+from nearhint_daemon.operating.reproducers import Reproducers
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import QuarantinedVariantRow, QuarantineRow, VariantRow
 from nearhint_daemon.workers.errors import WorkerKilled, WorkerLost, WorkerStartFailed
@@ -26,10 +24,7 @@ from nearhint_daemon.workers.errors import WorkerKilled, WorkerLost, WorkerStart
 FAILURES = 2
 KILLED_FAILURES = 10
 """Whoever asks does so ever less often: something else has had the time to give memory back."""
-FOLDERS_LIMIT = 256
-FILE_LIMIT_BYTES = 4 * 2**20
-NOT_KEPT = "not kept"
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+REJECTED = "rejected"
 
 
 class Quarantine:
@@ -37,10 +32,10 @@ class Quarantine:
 
     def __init__(self, store: Store, root: Path, *, clock: Callable[[], float]) -> None:
         self._store = store
-        self._root = root
+        self._given_up = Reproducers(root)
+        self._rejected = Reproducers(root.with_name(REJECTED))
         self._clock = clock
         self._failures: Counter[str] = Counter()
-        root.mkdir(mode=0o700, exist_ok=True)
 
     def find(self, key: str) -> QuarantineRow | None:
         """Why `key` is not tried again, if it is not."""
@@ -82,27 +77,19 @@ class Quarantine:
         return row
 
     def keep(self, key: str, files: Mapping[str, str]) -> str:
-        """Writes a reproducer; returns its folder, relative to the state directory.
+        """Writes the reproducer of a key that is about to be given up; its folder, as is told."""
+        return self._given_up.keep(key, files)
 
-        Where it cannot be written, what it reproduces is given up all the same.
+    def keep_rejected(self, key: str, files: Mapping[str, str]) -> str:
+        """Writes the reproducer of what is wrong or was refused; its folder, as is told.
+
+        Whoever rejects it says so where it is kept. Nothing of it is in quarantine.
         """
-        folder = self._root / hashlib.sha256(key.encode()).hexdigest()[:16]
-        try:
-            self._root.mkdir(mode=0o700, exist_ok=True)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            before = {path.name for path in folder.iterdir() if path.is_file()}
-            written = {"key.txt": key + "\n"}
-            written |= {name: text for name, text in files.items() if _FILE_NAME.fullmatch(name)}
-            for name, content in written.items():
-                (folder / name).write_text(content[:FILE_LIMIT_BYTES], encoding="utf-8")
-            for name in before.difference(written):
-                (folder / name).unlink()  # of another failure of the same key
-            os.utime(folder)
-            self._drop_oldest()
-        except OSError as error:
-            logs.warning("reproducer_not_kept", key=key, problem=str(error))
-            return NOT_KEPT
-        return f"{self._root.name}/{folder.name}"
+        return self._rejected.keep(key, files)
+
+    def folder_of(self, row: QuarantineRow) -> str:
+        """The folder of what was given up, or that it is not kept any more."""
+        return self._given_up.found(row.reproducer)
 
     def barred(self, namespace: str, kernel: str, target: str) -> tuple[QuarantinedVariantRow, ...]:
         """The Variants of a Kernel on a Target that operators barred."""
@@ -161,8 +148,3 @@ class Quarantine:
         return self._store.read_now(
             lambda reading: reading.count(QuarantineRow) + reading.count(QuarantinedVariantRow)
         )
-
-    def _drop_oldest(self) -> None:
-        folders = sorted(self._root.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        for folder in folders[: max(0, len(folders) - FOLDERS_LIMIT)]:
-            shutil.rmtree(folder, ignore_errors=True)

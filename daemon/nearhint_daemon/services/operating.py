@@ -154,13 +154,16 @@ class OperatingCalls:
         kernel = (await self.find(namespace, request.kernel)).id if request.kernel else ""
         target = _target(request.target_id)
 
+        folder_of = self._core.quarantine.folder_of
+
         def read(reading: Reading) -> list[pb.QuarantinedVariant]:
             barred = queries.quarantined_variants(
                 reading, namespace, kernel, target=target, limit=LISTED_LIMIT
             )
             mine = (
                 message
-                for space, message in map(_given_up, queries.quarantined_keys(reading))
+                for row in queries.quarantined_keys(reading)
+                for space, message in [_given_up(row, folder_of(row))]
                 if space == namespace
                 and kernel in ("", message.kernel)
                 and message.target_id.startswith(target)
@@ -259,8 +262,8 @@ def _quarantined(row: QuarantinedVariantRow) -> pb.QuarantinedVariant:
     )
 
 
-def _given_up(row: QuarantineRow) -> tuple[str, pb.QuarantinedVariant]:
-    """What was given up, and whose namespace it is.
+def _given_up(row: QuarantineRow, folder: str) -> tuple[str, pb.QuarantinedVariant]:
+    """What was given up, with its reproducer's folder, and whose namespace it is.
 
     Of a Variant the key is variant/NAMESPACE/KERNEL/TARGET/SCHEDULE. All others, of Programs and of
     Fallbacks, are told as they are: KIND/NAMESPACE/HASH and what may follow.
@@ -281,7 +284,7 @@ def _given_up(row: QuarantineRow) -> tuple[str, pb.QuarantinedVariant]:
         reason=row.reason,
         actor=DAEMON,
         at_s=row.created_at_s,
-        reproducer=row.reproducer,
+        reproducer=folder,
     )
 
 

@@ -54,10 +54,10 @@ class LoweringChecks:
                 order=task.order,
             )
             if not answer.is_ok:
-                folder = self._quarantine.keep(key, {"kernel.ir": task.kernel.ir})
+                folder = self._quarantine.keep_rejected(key, {"kernel.ir": task.kernel.ir})
                 verdict, problem = "wrong", f"{answer.problem}; reproducer: {folder}"
         except WorkerRefused as refusal:
-            folder = self._quarantine.keep(key, refusal.reproducer)
+            folder = self._quarantine.keep_rejected(key, refusal.reproducer)
             verdict, problem = "wrong", f"{refusal}; reproducer: {folder}"
         except WorkerLost as loss:
             given_up = await self._quarantine.lost(key, kind="fallback", loss=loss)

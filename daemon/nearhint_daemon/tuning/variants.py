@@ -289,7 +289,7 @@ class Variants:
             return replace(row, problem=verdict.problem)  # it may at other hints
         if not verdict.is_ok:
             files = {"kernel.ir": kernel.ir, "schedule.txt": row.schedule}
-            folder = self._quarantine.keep(quarantine_key(row), files)
+            folder = self._quarantine.keep_rejected(quarantine_key(row), files)
             return await self.reject(row, f"wrong: {verdict.problem}; reproducer: {folder}")
         verified = replace(row, state="verified")
         await self._store.write(lambda tx: tx.put(verified))
@@ -303,7 +303,7 @@ class Variants:
             try:
                 return await work()
             except WorkerRefused as refusal:
-                folder = self._quarantine.keep(quarantine_key(row), refusal.reproducer)
+                folder = self._quarantine.keep_rejected(quarantine_key(row), refusal.reproducer)
                 return await self.reject(row, f"{refusal}; reproducer: {folder}")
             except WorkerLost as loss:
                 key = quarantine_key(row)

@@ -11,7 +11,7 @@ from tests.unit.daemon.stores import Seen, with_store
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import StoreReadOnly
-from nearhint_daemon.operating import quarantine as quarantine_module
+from nearhint_daemon.operating import reproducers
 from nearhint_daemon.operating.quarantine import KILLED_FAILURES, Quarantine
 from nearhint_daemon.store import Store
 from nearhint_daemon.workers.errors import WorkerDied, WorkerKilled
@@ -80,7 +80,7 @@ def test_a_key_is_given_up_where_its_reproducer_finds_no_folder(
 def test_a_reproducer_that_is_written_again_is_new_and_of_the_last_failure_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quarantine_module, "FOLDERS_LIMIT", 3)
+    monkeypatch.setattr(reproducers, "FOLDERS_LIMIT", 3)
 
     async def scenario(store: Store, seen: Seen) -> None:
         quarantine = Quarantine(store, tmp_path / "quarantine", clock=time.time)
@@ -95,5 +95,26 @@ def test_a_reproducer_that_is_written_again_is_new_and_of_the_last_failure_alone
         assert {key for key, folder in kept.items() if folder.exists()} == {"first", "third"}
         names = {path.name for path in kept["first"].iterdir()}
         assert names == {"key.txt", "schedule.txt"}
+
+    with_store(tmp_path, scenario)
+
+
+def test_what_is_wrong_takes_no_place_from_what_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it counted there: of a compiler's refusals there may be hundreds."""
+    monkeypatch.setattr(reproducers, "FOLDERS_LIMIT", 2)
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        quarantine = Quarantine(store, tmp_path / "quarantine", clock=time.time)
+        row = await quarantine.give_up("key", kind="variant", loss=LOST)
+        for number in range(4):
+            folder = quarantine.keep_rejected(f"wrong {number}", {"stderr.txt": "refused"})
+            assert (tmp_path / folder / "stderr.txt").exists()
+        assert len(list((tmp_path / "quarantine").iterdir())) == quarantine.count() == 1
+        assert quarantine.folder_of(row) == row.reproducer
+        for number in range(2):
+            quarantine.keep(f"lost {number}", {})
+        assert quarantine.folder_of(row) == reproducers.NOT_KEPT
 
     with_store(tmp_path, scenario)
