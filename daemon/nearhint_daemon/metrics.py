@@ -212,9 +212,8 @@ class Metrics:
         del row
         self.job_wait_seconds.observe(waited_s)
 
-    def job_ended(self, row: JobRow, seconds: float) -> None:
+    def job_ended(self, row: JobRow) -> None:
         """A job ended."""
-        del seconds
         self.jobs.labels(row.kind, row.state).inc()
 
     def work_ended(self, phase: str, outcome: str, seconds: float) -> None:

@@ -402,8 +402,8 @@ class JobQueue:
         return (row.state, row.lane, row.priority) == ("queued", lane, priority)
 
     async def _run(self, job: OpenJob) -> None:
-        started = self._clock()
-        self._observer.job_started(job.row, max(0.0, started - job.row.created_at_s))
+        waited_s = max(0.0, self._clock() - job.row.created_at_s)
+        self._observer.job_started(job.row, waited_s)
         failure: BaseException | None = None
         try:
             row = job.row
@@ -420,7 +420,7 @@ class JobQueue:
         finally:
             self._lanes.leave(job.row.lane)
             job.task = None
-        await self._settle(job, failure, self._clock() - started)
+        await self._settle(job, failure)
         self._pump(job.row.lane)
 
     def _hands_of(self, job: OpenJob) -> Hands:
@@ -436,7 +436,7 @@ class JobQueue:
             job.counted = on_its_own(self._store.write(lambda tx: tx.put_all([row])))
         await asyncio.shield(job.counted)
 
-    async def _settle(self, job: OpenJob, failure: BaseException | None, seconds: float) -> None:
+    async def _settle(self, job: OpenJob, failure: BaseException | None) -> None:
         row = job.row
         if isinstance(failure, StoreError):
             self._put_off(job)
@@ -456,8 +456,6 @@ class JobQueue:
             await self._end(job, failure)
         except StoreError:
             self._put_off(job)
-            return
-        self._observer.job_ended(job.row, seconds)
 
     def _put_off(self, job: OpenJob) -> None:
         """The store took nothing: the job is tried again after a while, at no attempt's cost."""
@@ -531,6 +529,7 @@ class JobQueue:
         job.row = row
         self._open.pop(row.key, None)
         job.ended.set()
+        self._observer.job_ended(row)
         self.on_end(row)
         for listener in job.listeners:
             listener(row)

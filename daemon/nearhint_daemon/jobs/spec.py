@@ -49,8 +49,8 @@ Listener = Callable[[JobRow], None]
 class Observer(Protocol):
     """What the queue tells about itself."""
 
-    def job_ended(self, row: JobRow, seconds: float) -> None:
-        """A job ended, `seconds` after it was first taken up."""
+    def job_ended(self, row: JobRow) -> None:
+        """A job ended, taken up or not."""
         ...
 
     def job_started(self, row: JobRow, waited_s: float) -> None:

@@ -21,6 +21,7 @@ from nearhint_daemon.jobs import RESTARTS, SUSPECTED_RESTARTS, JobQueue, Priorit
 from nearhint_daemon.jobs import queue as job_queue
 from nearhint_daemon.jobs.hands import given
 from nearhint_daemon.jobs.spec import Listener
+from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operations import Operations, OperationState
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import JobRow
@@ -160,6 +161,33 @@ def test_what_needs_a_failed_job_ends_with_it_or_is_tried_again_with_it(
         assert {key: row.state for key, row in rows.items()} == dict.fromkeys("abc", "failed")
         async with asyncio.timeout(LIMIT_S):
             await queue.ensure(wanted)
+
+    with_queue(tmp_path, scenario, handler=fail)
+
+
+def test_each_job_that_ends_is_counted_taken_up_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        Metrics, "job_ended", lambda self, row: counted.append((row.key, row.state))
+    )
+    goes_on = asyncio.Event()
+
+    async def fail(row: JobRow, payload: Mapping[str, Any]) -> None:
+        await goes_on.wait()
+        raise NoVariant("nothing compiles")
+
+    async def scenario(queue: JobQueue, store: Store) -> None:
+        await queue.ensure([spec("a"), spec("b", requires="a"), spec("d")])
+        listener: Listener = lambda row: None  # noqa: E731
+        assert queue.listen("d", listener)
+        await queue.cancel("d", listener)
+        goes_on.set()
+        await soon(lambda: not queue.open_among(["a", "b"]))
+        rows = await stored(store, "a", "b", "d")
+        assert dict(counted) == {key: row.state for key, row in rows.items()}
+        assert sorted(counted) == [("a", "failed"), ("b", "failed"), ("d", "cancelled")]
 
     with_queue(tmp_path, scenario, handler=fail)
 
