@@ -124,6 +124,25 @@ def test_hints_that_lose_their_default_are_tuned_again(tmp_path: Path) -> None:
     go(tmp_path, scenario)
 
 
+def test_that_nothing_is_left_is_one_generation_however_many_hints_find_it(tmp_path: Path) -> None:
+    """Only so many generations are kept, and the earlier ones are what can be rolled back to."""
+
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64, 256, 1024)
+        for schedule in SCHEDULES:
+            await kernel.quarantine(schedule)
+        await daemon.at_rest()
+        told = (await kernel.table()).generation
+        await daemon.client.tuned(kernel.registered, 128, 512)
+        await daemon.at_rest()
+        assert (await kernel.table()).generation == told
+        changes = [each.change for each in (await kernel.listed()).generations]
+        assert "nothing" not in changes
+        assert sum(change.startswith("no variant") for change in changes) == 1
+
+    go(tmp_path, scenario)
+
+
 def test_with_nothing_left_the_kernel_is_tuned_anew(tmp_path: Path) -> None:
     async def scenario(daemon: Running) -> None:
         kernel = await Tuned.at(daemon, 64)

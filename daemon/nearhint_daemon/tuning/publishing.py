@@ -136,13 +136,17 @@ class Publisher:
         self._locks: defaultdict[TableKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def give_up(self, key: TableKey, symbols: Sequence[str], reason: str) -> None:
-        """Publishes that a Kernel has no Variant, unless it has one."""
+        """Publishes that a Kernel has no Variant, unless it has one, or its Table says so.
+
+        Each hint that is wanted finds it out, and each generation drives out an older one.
+        """
         async with self._locks[key]:
             table = self._tables.newest(key)
-            if table is None or not table.variants:
-                empty = _empty(key, symbols, reason=reason[:1000])
-                pins = () if table is None else table.pins
-                await self._tables.publish(replace(empty, pins=pins))
+            empty = _empty(key, symbols, reason=reason[:1000])
+            if table is not None:
+                empty = replace(empty, pins=table.pins, generation=table.generation)
+            if table is None or (not table.variants and empty != table):
+                await self._tables.publish(empty)
 
     def require_default(self, task: Task) -> None:
         """Raises `HintUnreachable` where a Table's default Variant may not run.
