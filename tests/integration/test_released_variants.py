@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import Running, kernels_in
-from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, chain
+from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, FakeCompilePool, Script, chain
 from tests.integration.operated import FAST, REASON, Held, Tuned, go, schedules
 
 from nearhint_proto import convert
+from nearhint_proto.v1 import kernel_service_pb2
 from nearhint_rules.companions import without_companions
 
 
@@ -113,3 +114,62 @@ def test_what_is_released_is_measured_again_whatever_budget_its_kernels_were_tun
     go(tmp_path, released, **flags)
     if is_restarted:
         go(tmp_path, measured_again, **flags)
+
+
+def test_what_is_released_is_timed_where_nothing_was_searched(tmp_path: Path) -> None:
+    """There it is what is held best at the hint."""
+    script = Script(
+        lambda size, effort: SCHEDULES,
+        lambda name, size: {FAST: 1000, "fallback": 3000}.get(name, 2000),
+        first=lambda size, near: FAST,
+    )
+
+    async def scenario(daemon: Running) -> None:
+        registered = await daemon.client.register(chain(1))
+        none = kernel_service_pb2.EFFORT_NONE
+        assert (await daemon.client.tuned(registered, 64, effort=none)).failed == 0
+        kernel = Tuned(daemon, registered)
+        assert await kernel.runs(64) == (FAST, "winner")
+        await kernel.quarantine(FAST)
+        await daemon.at_rest()
+        assert await kernel.runs(64) == (SCHEDULES[0], "winner")
+        await kernel.release(FAST)
+        await daemon.at_rest()
+        assert await kernel.runs(64) == (FAST, "winner")
+        assert schedules(await kernel.table()) == {SCHEDULES[0], FAST}
+
+    pools = {
+        "compile": FakeCompilePool(faults=script.faults),
+        "bench": FakeBenchPool(faults=script.faults),
+    }
+    go(tmp_path, scenario, **pools)
+
+
+def test_what_a_walk_has_found_comes_back_as_well(tmp_path: Path) -> None:
+    """No search lists it, and a walk goes by what was timed."""
+    found = "cpu.rows vector=64"
+    medians = {"fallback": 3000, found: 1000}
+    script = Script(
+        lambda size, effort: SCHEDULES,
+        lambda name, size: medians.get(name, 2000),
+        neighbours=lambda schedule: (found,),
+    )
+
+    async def scenario(daemon: Running) -> None:
+        registered = await daemon.client.register(chain(1))
+        most = kernel_service_pb2.EFFORT_MAX
+        assert (await daemon.client.tuned(registered, 64, effort=most)).failed == 0
+        kernel = Tuned(daemon, registered)
+        assert await kernel.runs(64) == (found, "winner")
+        await kernel.quarantine(found)
+        await daemon.at_rest()
+        assert (await kernel.runs(64))[0] in SCHEDULES
+        await kernel.release(found)
+        await daemon.at_rest()
+        assert await kernel.runs(64) == (found, "winner")
+
+    pools = {
+        "compile": FakeCompilePool(faults=script.faults),
+        "bench": FakeBenchPool(faults=script.faults),
+    }
+    go(tmp_path, scenario, **pools)

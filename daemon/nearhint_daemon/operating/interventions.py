@@ -7,6 +7,7 @@ new generation: nothing is deleted, and tuning goes on from what is newest.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,7 @@ from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import JobRow, KernelRow, QuarantinedVariantRow
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.tuning.publishing import Edit, Edited, Publisher
-from nearhint_daemon.tuning.tuner import AGAIN
+from nearhint_daemon.tuning.tuner import RELEASED
 from nearhint_daemon.tuning.tuning_jobs import CROSS, asked_again, cross_prefix, tune_prefixes
 from nearhint_daemon.unbroken import on_its_own, to_its_end
 from nearhint_proto import convert
@@ -73,7 +74,7 @@ class Interventions:
         self._compiler_version = compiler_version
         self._clock = clock
         self._named = Named(store, tables, quarantine)
-        self._once_more: set[str] = set()
+        self._once_more: defaultdict[str, set[str]] = defaultdict(set)
 
     async def pin(
         self, kernel: KernelRow, variant: str | None, *, at: Sizes | None, target: str, actor: str
@@ -221,17 +222,18 @@ class Interventions:
             edited = await self._edit(key, act, change, lift)
             ended = [] if edited is None else _tuned(self._publisher.tuning_of(key))
             begun = self._begun(key)
-            self._once_more.update(begun)
-            retuning = len(begun) + await self._retune(ended, again=True)
+            for name in begun:
+                self._once_more[name].add(row.schedule)
+            retuning = len(begun) + await self._retune(ended, released=[row.schedule])
             return Quarantined(row, None if edited is None else edited.table, retuning)
 
         return await to_its_end(lift_and_tune())
 
     def job_ended(self, row: JobRow) -> None:
         """Hears of each job's end: of some a Variant was released while they were under way."""
-        if row.key in self._once_more:
-            self._once_more.remove(row.key)
-            on_its_own(self._retune(_tuned([row]), again=True))
+        released = self._once_more.pop(row.key, None)
+        if released is not None:
+            on_its_own(self._retune(_tuned([row]), released=sorted(released)))
 
     def _begun(self, key: TableKey) -> tuple[str, ...]:
         """The keys of jobs that tune a Table now, and of those that will cross what they find."""
@@ -261,10 +263,15 @@ class Interventions:
         _log(act, key)
         return edited
 
-    async def _retune(self, rows: Sequence[JobRow], *, again: bool = False) -> int:
+    async def _retune(self, rows: Sequence[JobRow], *, released: Sequence[str] = ()) -> int:
         """Queues ended jobs anew, where nothing more urgent waits; how many."""
         specs = [
-            replace(spec, payload={**spec.payload, AGAIN: again}, is_repeatable=True, is_own=True)
+            replace(
+                spec,
+                payload={**spec.payload, RELEASED: list(released)},
+                is_repeatable=True,
+                is_own=True,
+            )
             for spec in (asked_again(row, priority=Priority.REFINEMENT) for row in rows)
             if self._compiler_version in spec.key.split("/")[-2:]  # an effort may follow
         ]

@@ -54,8 +54,11 @@ from nearhint_rules.target import Target
 DEFAULTS_TRIED = 4
 CANDIDATES_LIMIT = 64
 Place = Callable[[Dims], Dims]
-AGAIN = "again"
-"""In a job's payload: time all candidates, though the hint is known."""
+RELEASED = "released"
+"""In a job's payload: Schedules to time with all candidates, though the hint is known.
+
+No search need list them: a walk, or another hint, may have found them.
+"""
 
 
 class Tuner:
@@ -219,8 +222,10 @@ class Tuner:
         """Does a `tune1` job."""
         task = await self._tasks.of(row, payload)
         async with self._contests.hint(task):
-            found = self._row(task)
-            if found is not None and self._is_complete(task, found):
+            found, released = self._row(task), payload.get(RELEASED, ())
+            # Where it was searched, that is what times what was released.
+            is_left = bool(released) and found is not None and found.tier < SEARCHED_TIER
+            if found is not None and self._is_complete(task, found) and not is_left:
                 return
             await self._require_lowering(task)
             # A Table has one default for all its hints, which the first of them chooses.
@@ -235,9 +240,8 @@ class Tuner:
             if found is None:
                 kept = dict.fromkeys((default, *await self._held_best(task, default)))
             else:
-                kept = dict.fromkeys(
-                    (default, *(table.variants[position].schedule for position, _ in found.ranked))
-                )
+                ranked = (table.variants[position].schedule for position, _ in found.ranked)
+                kept = dict.fromkeys((default, *ranked, *released))
             ready = await self._contests.ready(task, tuple(kept))
             tier = 1 if found is None else found.tier
             await self._contests.hold(task, ready, tier=tier, care=SOON)
@@ -259,11 +263,11 @@ class Tuner:
         """
         task = await self._tasks.of(row, payload)
         effort = Effort(payload.get("effort", Effort.FULL))
-        again = bool(payload.get(AGAIN))
+        released: Sequence[str] = payload.get(RELEASED, ())
         # T1 need not have come before: of a quick search there is none, and one that failed for
         # this very reason is no reason not to begin.
         await self._require_lowering(task)
-        if effort == Effort.QUICK and await self._reach_at_once(task):
+        if effort == Effort.QUICK and await self._reach_at_once(task, released):
             await self._bandwidths.want(task.target)
             return
         listed = await self._listed(task, effort)
@@ -278,8 +282,8 @@ class Tuner:
                 # A walk that is one step at the hint is two there, which no time at the hint says.
                 beside = await self._contests.that_fit(other, listed.schedules)
                 found.schedules.extend(each for each in beside if each not in found.schedules)
-                await self._search(other, found, effort, again=again)
-        await self._search(task, listed, effort, again=again)
+                await self._search(other, found, effort, released=released)
+        await self._search(task, listed, effort, released=released)
         was_known = self._is_known(task)
         if not is_alone:
             await self._crossing.beside(row, payload, task.dims)
@@ -287,7 +291,7 @@ class Tuner:
         if was_known and not self._is_known(task):
             raise TableChanged("the hint left its Table, or lost its default Variant, meanwhile")
 
-    async def _reach_at_once(self, task: Task) -> bool:
+    async def _reach_at_once(self, task: Task, released: Sequence[str]) -> bool:
         """Does a quick search where nothing is known yet, T1 and T2 in one; False elsewhere."""
         async with self._contests.hint(task):
             if self._row(task) is not None:
@@ -303,7 +307,9 @@ class Tuner:
             near = shared(table, task.dims, few=1)
             schedules = (table.variants[position].schedule for position in sorted(near))
             await self._hold_few(
-                task, (default, *await self._held_best(task, default)), near=tuple(schedules)
+                task,
+                (default, *await self._held_best(task, default)),
+                near=(*schedules, *released),
             )
             return True
 
@@ -336,9 +342,12 @@ class Tuner:
         return table
 
     async def _search(
-        self, task: Task, listed: pb.Schedules, effort: Effort, *, again: bool
+        self, task: Task, listed: pb.Schedules, effort: Effort, *, released: Sequence[str]
     ) -> None:
-        """Times what is listed for a hint; all of it `again`, or what was not timed there yet."""
+        """Times what is listed for a hint, as far as it was not timed there yet.
+
+        All of it with what was `released`, if anything was.
+        """
         async with self._contests.hint(task):
             found, table = self._row(task), self._table(task)
             await self._contests.reports.keep(task, of_pruned(listed))
@@ -352,13 +361,14 @@ class Tuner:
                 (
                     table.variants[table.default].schedule,
                     *(table.variants[position].schedule for position, _ in first),
+                    *released,
                     *listed.schedules,
                     *(table.variants[position].schedule for position in near),
                 )
             )
             ready = await self._contests.ready(task, tuple(wanted)[:CANDIDATES_LIMIT])
             is_known = found is not None and found.tier >= 2 and self._is_complete(task, found)
-            if is_known and not again:
+            if is_known and not released:
                 ready = await self._rest(task, table, ready)
                 if not ready:
                     return
