@@ -5,7 +5,7 @@ A device may be serving models: its policy, `always`, `idle` or `never`, is aske
 average below `IDLE_LOAD` of the CPUs; for a GPU, a utilisation of at most
 `IDLE_UTILISATION_PERCENT` by its driver's tool (unknown counts as busy). What is read so holds for
 `SPELL_S`, for our own use would show in the next. A client that begins to serve ends what can be
-done again; so does, of a refinement, what is more urgent.
+done again, as does a policy that forbids it; so does, of a refinement, what is more urgent.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class Devices:
     async def set_policy(self, device: str, policy: str, *, actor: str) -> None:
         """Sets and keeps the policy of a device; "cuda" means every CUDA device.
 
-        Raises `InvalidRequest` for an unknown device or policy.
+        A measurement under way that it forbids gives way, if it can. Raises `InvalidRequest` for an
+        unknown device or policy.
         """
         if policy not in POLICIES:
             raise InvalidRequest(f"must be one of {', '.join(POLICIES)}", field="policy")
@@ -192,6 +193,8 @@ class Devices:
                 slot.idle_until_s = float("-inf")
                 slot.is_busy = False
                 logs.info("device_policy", device=slot.name, policy=policy, actor=actor)
+                if slot.held_by and self._is_shut(slot):
+                    self._interrupt(slot)
             self._announce()
 
         await to_its_end(keep_and_follow())

@@ -262,6 +262,27 @@ def test_a_policy_that_changes_while_a_job_waits_its_turn_holds_it_back(tmp_path
     with_devices(tmp_path, scenario)
 
 
+@pytest.mark.parametrize(
+    ("policy", "is_serving", "interrupted"),
+    [("never", False, ["cpu"]), ("idle", True, ["cpu"]), ("idle", False, []), ("always", True, [])],
+)
+def test_what_is_under_way_gives_way_to_a_policy_that_forbids_it(
+    tmp_path: Path, policy: str, is_serving: bool, interrupted: list[str]
+) -> None:
+    presence, bench = Presence(monotonic=time.monotonic), FakeBenchPool()
+
+    async def scenario(devices: Devices) -> None:
+        await devices.wait_for(CPU)
+        presence.note("ann", CPU, is_serving=is_serving)
+        async with devices.turn(CPU, (1,)):
+            await devices.set_policy("cpu", policy, actor="ann")
+            assert bench.interrupted == interrupted
+        await devices.set_policy("cpu", policy, actor="ann")
+        assert bench.interrupted == interrupted  # nothing is under way
+
+    with_devices(tmp_path, scenario, presence=presence, bench=bench)
+
+
 def test_only_a_device_of_exactly_this_kind_is_used(tmp_path: Path) -> None:
     async def scenario(devices: Devices) -> None:
         assert await devices.wait_for(CPU) == ("cpu",)
