@@ -31,7 +31,7 @@ from nearhint_daemon.traffic.histograms import KernelKey, Met, Site, Traffic
 from nearhint_daemon.traffic.sizes_text import parse_sizes
 from nearhint_daemon.tuning.budgets import Budgets
 from nearhint_daemon.tuning.publishing import Publisher
-from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs, probe_job
+from nearhint_daemon.tuning.tuning_jobs import Wish, hint_jobs, probe_job, tunes_of
 from nearhint_rules.beyond import orphans, own_hints
 from nearhint_rules.ladder import distance
 from nearhint_rules.metrics import Dims
@@ -331,18 +331,35 @@ class Placer:
         """The hints that somebody asked for within a half-life: users may still be to come, as of a
         warm-up.
 
-        Those that a Table has when it is first looked at are none, nor those of the last move.
+        Of those that a Table has when it is first looked at their jobs say when that was; those of
+        the last move are none.
         """
         now_s = self._clock()
         before = self._since_s.get(key)
         own = self._own.get(key, frozenset())
         since_s: dict[Dims, float] = {}
         for row in table.hints:
-            is_asked = before is not None and row.dims not in own
-            since_s[row.dims] = (before or {}).get(row.dims, now_s if is_asked else -math.inf)
+            if before is None:
+                since_s[row.dims] = self._asked_at_s(key, row.dims)
+            else:
+                came_s = -math.inf if row.dims in own else now_s
+                since_s[row.dims] = before.get(row.dims, came_s)
         self._since_s[key] = since_s
         half_life_s = self._traffic.half_life_s
         return frozenset(dims for dims, at_s in since_s.items() if 0 <= now_s - at_s < half_life_s)
+
+    def _asked_at_s(self, key: TableKey, dims: Dims) -> float:
+        """When a hint was tuned last for somebody who asked; what traffic wanted is refinement."""
+        prefixes = tunes_of(key, [dims])
+        rows = self._store.read_now(lambda reading: queries.ended_jobs_under(reading, prefixes))
+        return max(
+            (
+                row.finished_at_s
+                for row in rows
+                if row.state == "done" and row.priority < Priority.REFINEMENT
+            ),
+            default=-math.inf,
+        )
 
     async def _decide(
         self,
