@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.rules.tables import row, table
 
 from nearhint_daemon.errors import STATUS_OF_CODE, DaemonError
 from nearhint_daemon.jobs import Priority
@@ -59,6 +61,15 @@ def test_every_metric_has_our_prefix_base_units_and_help() -> None:
         assert family.name.startswith("nearhint_"), family.name
         assert family.documentation.endswith("."), family.name
         assert not family.name.endswith(("_ms", "_milliseconds", "_kb", "_mb")), family.name
+
+
+def test_the_speedup_at_a_hint_is_against_the_fastest_original_ops_whatever_their_names() -> None:
+    """As its Variants are ranked."""
+    slow, fast = (row((64,), {0: 1000}, at, step=step) for at, step in ((9000, "a"), (2000, "b")))
+    both = replace(slow, fallbacks=(*slow.fallbacks, *fast.fallbacks))
+    metrics = made()
+    metrics.table_published(table(both), (64,))
+    assert metrics.registry.get_sample_value("nearhint_speedup_vs_baseline_sum") == 2.0
 
 
 def test_every_priority_has_a_series() -> None:
