@@ -93,6 +93,7 @@ def kernel(
 
     call = compiled("nearhint", options)
     _MADE[call] = (function, compiled)
+    _STATED[call] = read
     return call
 
 
@@ -133,6 +134,20 @@ _MADE: WeakKeyDictionary[Callable[..., Any], tuple[Callable[..., Any], Compile]]
     WeakKeyDictionary()
 )
 """By what `kernel` has returned: of which function, and how it was compiled."""
+
+
+_STATED: WeakKeyDictionary[Callable[..., Any], Mapping[str, Mapping[int, Dimension]]] = (
+    WeakKeyDictionary()
+)
+"""By what `kernel` has returned: the dimensions that vary, by argument."""
+
+
+def stated_dimensions(model: Callable[..., Any]) -> Mapping[str, Mapping[int, Dimension]]:
+    """The dimensions that a `kernel` was made with, by argument; of all else none."""
+    try:
+        return _STATED.get(model, {})
+    except TypeError:  # an object that is called, without a hash or weak references
+        return {}
 
 
 def as_served(model: Callable[..., Any]) -> tuple[Callable[..., Any], Compile]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nearhint.errors import InvalidSetting
+from nearhint.errors import InvalidManifest, InvalidSetting
 from nearhint.readiness import settle
 from nearhint.warmup.asking import LOST_LIMIT_S
 from nearhint.warmup.manifest import Axis, ModelSpec, Range
@@ -25,7 +25,7 @@ from nearhint_torch.adapter import CAPTURES_LIMIT, captures_limit, capturing_all
 from nearhint_torch.collecting import Collector
 from nearhint_torch.errors import InvalidDynamic
 from nearhint_torch.exported import load_exported
-from nearhint_torch.kernel import Backend, Compile, as_served, source_names
+from nearhint_torch.kernel import Backend, Compile, as_served, source_names, stated_dimensions
 from nearhint_torch.report import Report as CallReport
 from nearhint_torch.runner import watch
 from nearhint_torch.workload import WarmUp, arguments_at, load
@@ -47,8 +47,9 @@ class _Loaded:
 class Unit:
     """One model of a manifest on one device, in memory until it is released.
 
-    Loading raises what the model's own code raises, `InvalidEntry`, `InvalidDynamic`, `FileMissing`
-    or, where the device is not there, `InvalidSetting`.
+    Loading raises what the model's own code raises, `InvalidEntry`, `InvalidDynamic`,
+    `FileMissing`, `InvalidManifest` for a range that is not the model's, or, where the device is
+    not there, `InvalidSetting`.
     """
 
     def __init__(self, spec: ModelSpec, device: str) -> None:
@@ -220,7 +221,8 @@ class Unit:
         if self._loaded is None:
             given = _given(self.spec)
             original, compile_it = as_served(given.model)
-            self._loaded = _Loaded(replace(given, model=original), compile_it)
+            ranges = _ranges_of(given)
+            self._loaded = _Loaded(replace(given, model=original, ranges=ranges), compile_it)
         return self._loaded
 
     def _compiled(self, backend: Backend, options: Mapping[str, Any] | None) -> Callable[..., Any]:
@@ -271,6 +273,19 @@ def _given(spec: ModelSpec) -> WarmUp:
     return load(spec.entry)
 
 
+def _ranges_of(warm_up: WarmUp) -> dict[str, tuple[int, int]]:
+    """The sizes that a workload says its model takes, by axis, within those of a `kernel`."""
+    found = dict(warm_up.ranges)
+    for argument, dimensions in stated_dimensions(warm_up.model).items():
+        for number, stated in dimensions.items():
+            axis = warm_up.dynamic.get(argument, {}).get(number)
+            if axis is None or (stated.low is None and stated.high is None):
+                continue
+            low, high = found.get(axis, (1, SIZE_LIMIT - 1))
+            found[axis] = (max(low, stated.low or 1), min(high, stated.high or high))
+    return found
+
+
 def _points(spec: ModelSpec, warm_up: WarmUp) -> tuple[Point, ...]:
     """A model's points; without any sizes of its own, those of a ladder over the model's ranges."""
     names: Sequence[str] = list(
@@ -278,6 +293,8 @@ def _points(spec: ModelSpec, warm_up: WarmUp) -> tuple[Point, ...]:
     )
     for given in (spec.axes, *spec.listed, *(row.sizes for row in spec.observed)):
         _check_names(given, names)
+    for name in spec.axes:
+        _check_range(spec, name, warm_up)
     if spec.listed:
         return spec.listed
     axes: Mapping[str, Axis] = spec.axes
@@ -299,6 +316,27 @@ def _points(spec: ModelSpec, warm_up: WarmUp) -> tuple[Point, ...]:
         for point in points_of(axes, spec.observed, limit=spec.points)
     ]
     return tuple(point for number, point in enumerate(points) if point not in points[:number])
+
+
+def _check_range(spec: ModelSpec, name: str, warm_up: WarmUp) -> None:
+    """Raises `InvalidManifest` where a range is not within the model's own, or holds no size of it.
+
+    Sizes that are listed fail one by one.
+    """
+    axis = spec.axes[name]
+    if not isinstance(axis, Range) or name not in warm_up.ranges:
+        return
+    low, high = warm_up.ranges[name]
+    step = warm_up.steps.get(name, 1)
+    end = "2^62" if high >= SIZE_LIMIT - 1 else str(high)
+    if axis.low < low or axis.high > high:
+        problem = f"{axis} is not within the model's own range, {low} .. {end}"
+    elif axis.high - axis.low < (low - axis.low) % step:
+        problem = f"{axis} holds none of the model's sizes, {low}, {low + step} .. {end}"
+    else:
+        return
+    key = ".".join(filter(None, (spec.place, "dims", name)))
+    raise InvalidManifest(path=spec.path or spec.name, key=key, problem=problem)
 
 
 def _on_steps(point: Point, axes: Mapping[str, Axis], warm_up: WarmUp) -> Point:

@@ -79,6 +79,7 @@ Axis: TypeAlias = Range | tuple[int, ...]
 class ModelSpec:
     """One model to warm up; exactly one of `entry` (MODULE:ENTRY) and `exported` is set.
 
+    `path` and `place` say which table of which manifest it is, as in `model[0]`.
     `axes` and `observed` are over the same names; `listed` are points that stand for themselves.
     `dynamic` names an exported program's dimensions: argument -> dimension -> name. `points` is
     how many points it may have at most.
@@ -87,6 +88,8 @@ class ModelSpec:
     name: str
     entry: str = ""
     exported: Path | None = None
+    path: Path | None = None
+    place: str = ""
     axes: Mapping[str, Axis] = field(default_factory=dict[str, Axis])
     observed: tuple[Observed, ...] = ()
     listed: tuple[Mapping[str, int], ...] = ()
@@ -203,6 +206,8 @@ class _Reader:
             name=self.name(f"{place}.name", own.get("name", called), place),
             entry=source if has == ["entry"] else "",
             exported=self.path.parent / source if has == ["exported"] else None,
+            path=self.path,
+            place=place,
             axes=axes,
             observed=observed,
             dynamic=dynamic,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from torch.export import Dim
 
-from nearhint.warmup.manifest import ModelSpec
+from nearhint.errors import InvalidManifest
+from nearhint.warmup.manifest import ModelSpec, Range
 from nearhint_torch.errors import InvalidDynamic
 from nearhint_torch.exported import load_exported
 from nearhint_torch.units import Unit
@@ -144,6 +146,14 @@ def test_a_ladder_has_only_sizes_that_can_be(halves: Path) -> None:
     assert len(set(sizes)) == len(sizes) > 2
     unit.capture(lambda: None)
     assert unit.failed == {}
+
+
+def test_a_range_without_a_size_that_can_be_is_refused(halves: Path) -> None:
+    spec = ModelSpec(name="m", exported=halves, axes={"x_0": Range(6, 7)})
+    assert [point["x_0"] for point in Unit(spec, "cpu").points] == [6]
+    empty = replace(spec, axes={"x_0": Range(7, 7)})
+    with pytest.raises(InvalidManifest, match=r"7 \.\. 7 holds none of .*, 4, 6 \.\. 40"):
+        Unit(empty, "cpu")
 
 
 def test_another_size_may_be_named_than_the_first(halves: Path) -> None:

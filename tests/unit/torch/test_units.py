@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from nearhint.errors import FileMissing, InvalidSetting
-from nearhint.warmup.manifest import Axis, ModelSpec, Range
+from nearhint.errors import FileMissing, InvalidManifest, InvalidSetting
+from nearhint.warmup.manifest import Axis, ModelSpec, Range, read_manifest
 from nearhint.warmup.survey import Goal, Survey, Surveyed
 from nearhint_torch import units
 from nearhint_torch.adapter import captures_limit
@@ -394,6 +395,40 @@ def test_points_outside_an_exported_range_fail_and_the_others_do_not(exported: P
     unit = Unit(spec, "cpu")
     unit.capture(lambda: None)
     assert list(unit.failed) == [1]
+
+
+@pytest.mark.parametrize(
+    ("given", "stated"),
+    [("min = 1, max = 30", "1 .. 30"), ("min = 4, max = 400", "4 .. 400")],
+)
+def test_a_range_beyond_the_models_own_is_refused_by_its_key_in_the_manifest(
+    exported: Path, given: str, stated: str
+) -> None:
+    path = exported.with_name("manifest.toml")
+    model = f'[[model]]\nexported = "{exported.name}"\n'
+    path.write_text(f'{model}{model}name = "other"\ndims = {{ x_0 = {{ {given} }} }}\n')
+    with pytest.raises(InvalidManifest) as caught:
+        Unit(read_manifest(path).models[1], "cpu")
+    told = f"model[1].dims.x_0: {stated} is not within the model's own range, 2 .. 40"
+    assert str(caught.value) == f"{path}: {told}"
+
+
+def test_a_kernels_range_is_the_models_own(tmp_path: Path, entry: str) -> None:
+    (tmp_path / "unit_entry.py").write_text(KERNELS)
+    spec = ModelSpec(name="m", entry="unit_entry:function", points=5)
+    unit = Unit(spec, "cpu")
+    assert len(unit.points) > 1
+    unit.capture(lambda: None)
+    assert unit.failed == {}
+    beyond = replace(spec, axes={"rows": Range(8, 512)})
+    with pytest.raises(InvalidManifest, match=r"m: dims\.rows: 8 \.\. 512 is .*, 1 \.\. 64"):
+        Unit(beyond, "cpu")
+
+
+def test_a_range_that_is_the_models_own_is_taken(exported: Path) -> None:
+    for within in (Range(2, 40), Range(40, 40)):
+        unit = Unit(ModelSpec(name="m", exported=exported, axes={"x_0": within}), "cpu")
+        assert all(point["x_0"] in within for point in unit.points)
 
 
 def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
