@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -27,6 +28,10 @@ PIPE_WIDTH = 200
 
 IDENTITIES = frozenset({"kernel", "variant", "target"})
 """Columns of what is named in the next command."""
+WORD_COLUMNS = 16
+"""Longer words may be folded in a table."""
+BETWEEN_COLUMNS = 3
+"""A line and a blank on either side."""
 
 
 def replace_what_no_terminal_shows() -> None:
@@ -125,20 +130,63 @@ def talk(line: str) -> None:
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
     """A table on stdout; a column whose name ends in a unit or a number sign is right-aligned.
 
-    `IDENTITIES` stay on one line, as long as a terminal is not narrower than them.
+    `IDENTITIES` stay on one line. On a terminal that is too narrow for the words of a row, each row
+    is a group of lines instead, one for each cell that says something.
     """
+    cells = [[str(cell) for cell in row] for row in rows]
+    console = stdout()
+    widths = _widths(columns, cells, console.width - BETWEEN_COLUMNS * len(columns) - 1)
+    if not widths and console.is_terminal:
+        _print_groups(columns, cells, title=title)
+        return
     drawn = Table(title=title or None, title_justify="left", title_style="bold")
-    for column in columns:
+    for number, column in enumerate(columns):
         is_number = column.endswith(("#", "%", "µs", "ms", "log2"))
         drawn.add_column(
             column,
             justify="right" if is_number else "left",
             overflow="fold",
             no_wrap=column in IDENTITIES,
+            width=widths[number] if widths else None,
         )
-    for row in rows:
-        drawn.add_row(*(escape(str(cell)) for cell in row))
-    stdout().print(drawn)
+    for row in cells:
+        drawn.add_row(*map(escape, row))
+    console.print(drawn)
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """How wide each column is, so that no word is folded but a long one; empty without the room.
+
+    What is left is given to the narrowest of those that have more to say than a word a line.
+    """
+    widths: list[int] = []
+    wanted: list[int] = []
+    for name, *cells in zip(columns, *rows, strict=True):
+        longest = max(map(cell_len, " ".join((name, *cells)).split()), default=0)
+        wanted.append(max(map(cell_len, (name, *cells))))
+        widths.append(wanted[-1] if name in IDENTITIES else min(longest, WORD_COLUMNS))
+    left = room - sum(widths)
+    while left > 0:
+        open_ones = [number for number, width in enumerate(widths) if width < wanted[number]]
+        if not open_ones:
+            break
+        widths[min(open_ones, key=widths.__getitem__)] += 1
+        left -= 1
+    return widths if left >= 0 else []
+
+
+def _print_groups(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str) -> None:
+    if title:
+        tell(title)
+    if not rows:
+        tell(f"none ({', '.join(columns)})")
+    widest = max(map(len, columns))
+    for number, row in enumerate(rows):
+        if number:
+            tell("")
+        for name, cell in zip(columns, row, strict=True):
+            if cell:
+                tell(f"{name:{widest}}  {cell}")
 
 
 def counted(count: int, noun: str) -> str:

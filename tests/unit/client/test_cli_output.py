@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -107,3 +108,22 @@ def test_what_is_named_in_the_next_command_is_on_one_line(
     columns = ("kernel", "title", "symbols", "tier", "hints #", "programs #", "why none")
     table(columns, [("a1b2c3d4e5f6", "pow+mean+add+rsqrt+mul", "k0, k1", "T2", 4, 1, "")])
     assert "a1b2c3d4e5f6" in capsys.readouterr().out
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_no_cell_is_lost_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ("hint", "rank #", "variant", "candidate", "guard", "median µs", "why not")
+    first = ("k0=4, k1=128", 1, "db6762ee5bf3", "cpu.rows lanes=16", "always", "1.88", "")
+    rows = [first, ("k0=4, k1=128", "", "", "original ops", "", "11.41", "too [bold]slow")]
+    for width in ("20", "40", "80", "200"):
+        monkeypatch.setenv("COLUMNS", width)
+        terminal = _Terminal()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        table(columns, rows, title="candidates")
+        told = terminal.getvalue()
+        words = {word for row in (columns, *rows) for cell in row for word in str(cell).split()}
+        assert all(word in told for word in words), (width, told)
