@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import json
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,15 +45,18 @@ def read_observed(path: Path) -> tuple[Observed, ...]:
     lines = read_file(path, limit_bytes=FILE_LIMIT_BYTES).splitlines()
     if len(lines) > ROWS_LIMIT:
         raise InvalidManifest(path=path, key="rows", problem=f"more than {ROWS_LIMIT}")
-    cells = _json_rows(path, lines) if path.suffix in JSON_SUFFIXES else _csv_rows(path, lines)
+    is_json = path.suffix.lower() in JSON_SUFFIXES
+    cells = _json_rows(path, lines) if is_json else _csv_rows(path, lines)
     found: dict[tuple[tuple[str, int], ...], Observed] = {}
     names: frozenset[str] = frozenset()
     for line, row in cells:
         count = _number(path, line, COUNT, row.pop(COUNT, 1))
         sizes = {name: _number(path, line, name, value) for name, value in row.items()}
         names = names or frozenset(sizes)
-        if not sizes or sizes.keys() != names:
-            problem = f"names {', '.join(sizes) or 'no size'}, not {', '.join(sorted(names))}"
+        if not sizes:
+            raise InvalidManifest(path=path, key=f"line {line}", problem="names no size")
+        if sizes.keys() != names:
+            problem = f"names {', '.join(sizes)}, not {', '.join(sorted(names))}"
             raise InvalidManifest(path=path, key=f"line {line}", problem=problem)
         key = tuple(sorted(sizes.items()))
         known = found.get(key)
@@ -72,6 +76,9 @@ def _csv_rows(path: Path, lines: list[str]) -> Iterator[tuple[int, dict[str, obj
         header = [name.strip() for name in next(reader, [])]
         if not all(header) or len(set(header)) != len(header) or not set(header) - {COUNT}:
             problem = "must be different names of dims, and count"
+            raise InvalidManifest(path=path, key="line 1", problem=problem)
+        if any(name.isdecimal() for name in header):
+            problem = f"must name the dims, not {', '.join(header)}"
             raise InvalidManifest(path=path, key="line 1", problem=problem)
         for cells in reader:
             if not cells:
@@ -103,6 +110,6 @@ def _number(path: Path, line: int, name: str, value: object) -> int:
     if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 20:
         text = int(text)
     if not isinstance(text, int) or isinstance(text, bool) or not 0 < text < SIZE_LIMIT:
-        problem = f"{name} must be a whole number above 0, not {value!r}"
+        problem = f"{name} must be a whole number above 0, not {reprlib.repr(value)}"
         raise InvalidManifest(path=path, key=f"line {line}", problem=problem)
     return text

@@ -31,6 +31,20 @@ def test_a_row_without_a_count_is_one_call(tmp_path: Path) -> None:
     assert [row.count for row in read_observed(path)] == [2, 1]
 
 
+def test_lines_of_json_are_known_by_their_suffix_in_capitals_too(tmp_path: Path) -> None:
+    path = tmp_path / "SEEN.JSONL"
+    path.write_text('{"n": 5}\n')
+    assert [dict(row.sizes) for row in read_observed(path)] == [{"n": 5}]
+
+
+def test_what_is_no_size_is_told_in_short(tmp_path: Path) -> None:
+    path = tmp_path / "seen.jsonl"
+    path.write_text(f'{{"n": "{"9" * 100_000}"}}\n')
+    with pytest.raises(InvalidManifest, match="line 1: n must be a whole number") as caught:
+        read_observed(path)
+    assert len(str(caught.value)) < 200 + len(str(path))
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
     path = tmp_path / "seen.csv"
     path.write_text("n,count\n5,2\n", encoding="utf-8-sig")
@@ -43,6 +57,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
         ("a.csv", "", "line 1"),
         ("a.csv", "n,count\n", "rows"),
         ("a.csv", "n,n\n1,2\n", "line 1"),
+        ("a.csv", "4,3\n8,1\n", "line 1"),
         ("a.csv", "count\n1\n", "line 1"),
         ("a.csv", "n,count\n1\n", "line 2"),
         ("a.csv", "n,count\n1,x\n", "line 2"),
