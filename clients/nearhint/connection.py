@@ -27,6 +27,7 @@ from google.rpc import error_details_pb2, status_pb2
 from nearhint.config import check_length, socket_path
 from nearhint.counters import Counters
 from nearhint.errors import (
+    TOO_LARGE,
     DaemonFailed,
     DaemonUnreachable,
     DaemonUnready,
@@ -330,6 +331,10 @@ class Connection:
             return DeadlineMissed(rpc=rpc, timeout_s=DEADLINES_S[rpc], hint=hint)
         if status == grpc.StatusCode.NOT_FOUND:
             return NotFound(**told)
+        if status is grpc.StatusCode.RESOURCE_EXHAUSTED and LARGER_THAN_MAX in problem:
+            told |= {"reason_code": TOO_LARGE, "hint": NEVER_FITS}
+        if status is grpc.StatusCode.UNIMPLEMENTED:
+            told["hint"] = NO_SUCH_CALL
         if status in _REFUSED:
             return Rejected(status=status.name, **told)
         return DaemonFailed(status=status.name, **told)
@@ -345,6 +350,10 @@ NO_HELLO = (
     "This is answered at once: the process that holds the socket is stopped, has no CPU, "
     "or is no nearhintd."
 )
+NO_SUCH_CALL = "The daemon is of an earlier version than this client: bring both to one."
+LARGER_THAN_MAX = "message larger than max"
+"""What gRPC says of a message beyond the limit of either side, in every release so far."""
+NEVER_FITS = "It is as large each time, so it is not sent again."
 NOT_IN_GROUP = (
     "The socket's group may connect: be in it, as `usermod --append --groups` does it; "
     "who was added just now logs in again."

@@ -108,6 +108,10 @@ class DeadlineMissed(NearhintError):
     hint = "The daemon may be stopped, or busy: `nearhint status` says what it does."
 
 
+TOO_LARGE = "TOO_LARGE"
+"""In place of a code of the daemon's: a message is larger than gRPC is let carry."""
+
+
 class Rejected(NearhintError):
     """The daemon refused the request; `reason_code` is its own code for why."""
 
@@ -117,7 +121,8 @@ class Rejected(NearhintError):
     @property
     def is_for_lack_of_room(self) -> bool:
         """Whether too much is there or under way: there will be room again."""
-        return self.fields["status"] == "RESOURCE_EXHAUSTED"
+        is_exhausted = self.fields["status"] == "RESOURCE_EXHAUSTED"
+        return is_exhausted and self.fields["reason_code"] != TOO_LARGE
 
 
 class NotFound(NearhintError):

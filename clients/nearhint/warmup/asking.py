@@ -256,7 +256,7 @@ class _Round:
         except LOST:
             raise
         except NearhintError as error:
-            if isinstance(error, Rejected) and error.fields["status"] == "RESOURCE_EXHAUSTED":
+            if isinstance(error, Rejected) and error.is_for_lack_of_room:
                 return False
             self._close(call, str(error))
             return True

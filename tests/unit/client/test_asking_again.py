@@ -96,6 +96,19 @@ def test_a_daemon_without_room_is_asked_again(
     eventually(lambda: handle.snapshot is not None)
 
 
+def test_a_message_that_never_fits_is_not_sent_again(
+    daemon: FakeDaemon, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearhint._dialogue.RETRY_S", (0.0, 0.0))
+    limits = (("grpc.max_receive_message_length", 200),)
+    monkeypatch.setattr("nearhint.connection._OPTIONS", limits)
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(DEADLINE_S)
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t0 == {"doubling": "too_large"}
+    assert len(daemon.asked("RegisterProgram")) == 1
+
+
 def test_a_daemon_that_breaks_over_a_program_is_asked_again(
     daemon: FakeDaemon,
     loaded: list[bytes],

@@ -212,6 +212,12 @@ def test_a_refused_act_decides_the_exit_code(
     assert result.stdout == ""
 
 
+def test_a_daemon_that_lacks_a_call_is_said_to_be_older(operated: FakeDaemon) -> None:
+    operated.fail("PinVariant", grpc.StatusCode.UNIMPLEMENTED)
+    result = run("pin", "abab", "--fallback", "--address", operated.address)
+    assert "The daemon is of an earlier version than this client" in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
