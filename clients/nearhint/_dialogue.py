@@ -245,12 +245,12 @@ class Dialogue:
     def _get_tables(self, kernels: set[str]) -> None:
         names = sorted(kernels)
         for start in range(0, len(names), TABLES_A_CALL):
+            some = names[start : start + TABLES_A_CALL]
             answer = self._connection.get_tables(
-                table_service_pb2.GetTablesRequest(
-                    target_id=self._state.target_id, kernels=names[start : start + TABLES_A_CALL]
-                )
+                table_service_pb2.GetTablesRequest(target_id=self._state.target_id, kernels=some)
             )
             self._accept(answer.tables)
+            self._state.copies.ask_anew(set(some) - {table.kernel for table in answer.tables})
             if self._state.change_seq is None:
                 self._state.change_seq = answer.change_seq
 

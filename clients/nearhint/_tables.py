@@ -87,10 +87,11 @@ class TableCopies:
             return None
         self._generations[table.kernel] = table.generation
         known = self.tables.get(table.kernel)
+        if table != known or table.kernel not in self._tuned:
+            self._tuned[table.kernel] = Tuned.of(table)
         if table == known:
             return None
         self.tables[table.kernel] = table
-        self._tuned[table.kernel] = Tuned.of(table)
         self.incoming.add(table.kernel)
         return Accepted(table.kernel, known is not None and _is_withdrawn(known, table))
 
@@ -160,6 +161,14 @@ class TableCopies:
             demand.was_met = True
         return demand.was_met
 
+    def ask_anew(self, kernels: Iterable[str]) -> None:
+        """The daemon has no Tables of these Kernels: those that are here are another daemon's.
+
+        They are served until it has some, for which it has to be asked.
+        """
+        for kernel in kernels:
+            self._tuned.pop(kernel, None)
+
     def refusal(self, kernel: str) -> str:
         """Why the Kernel has no Variants, as its Table says now; empty where it may have some."""
         table = self.tables.get(kernel)
@@ -176,7 +185,8 @@ class TableCopies:
         """Another daemon may have right what this one had wrong, and count generations anew."""
         self._generations.clear()
         for kernel in [kernel for kernel in self.tables if self.refusal(kernel)]:
-            del self.tables[kernel], self._tuned[kernel]
+            del self.tables[kernel]
+            self._tuned.pop(kernel, None)
         self.incoming |= {
             kernel
             for kernel, table in self.tables.items()
@@ -197,7 +207,7 @@ class TableCopies:
             del self.tables[kernel]
             self.incoming.discard(kernel)
             self._generations.pop(kernel, None)
-            del self._tuned[kernel]
+            self._tuned.pop(kernel, None)
             self._selectors.pop(kernel, None)
         keep = {ref for table in self.tables.values() for ref in _artifacts(table)}
         for ref in self.loaded.keys() - keep:

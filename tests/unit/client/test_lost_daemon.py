@@ -157,6 +157,29 @@ def test_tables_of_a_daemon_that_lost_its_store_are_taken_though_it_counts_anew(
     assert handle.snapshot.generation == 2
 
 
+def test_a_daemon_that_lost_its_store_is_asked_for_what_is_served_without_it(
+    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
+) -> None:
+    serve(daemon, 64, 4096, generation=900)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    assert handle.wait_ready(DEADLINE_S)
+    handle.want({"s0": 4096})
+    assert settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
+    before = handle.snapshot
+    assert not daemon.asked("EnsureKernels")
+    daemon.stop()
+
+    other = FakeDaemon(tmp_path)
+    other.plan(doubling.program(), doubling.plan())
+    with other:
+        handle.want({"s0": 4096})
+        other.wait_asked("EnsureKernels")
+        assert handle.snapshot is before
+        other.artifact(doubling.BINARY)
+        other.publish(doubling.table(4096, generation=2))
+        assert settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
+
+
 def test_why_a_lost_daemon_had_no_variants_does_not_keep_the_next_from_being_asked(
     daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
 ) -> None:
