@@ -12,6 +12,7 @@ from nearhint._engine import Inquiry
 from nearhint._registration import NO_PLAN, SEARCHED_TIER, Demand, Phase, Registration
 from nearhint._state import SessionState
 from nearhint.session import Session, counters
+from nearhint_rules.choice import FALLBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,8 @@ def progress(state: SessionState) -> SettleReport:
                 selection = snapshot.choose(demand.site.step, demand.dims).selection
                 if selection.tier >= SEARCHED_TIER:
                     at_t2.add(kernel)
+                elif selection.variant != FALLBACK and selection.distance == 0:
+                    pending.add(kernel)  # traffic has its very sizes searched, beside the bucket
                 else:
                     at_t0[kernel] = _why_not(state, demand, selection.reason)
     return SettleReport(

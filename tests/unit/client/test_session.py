@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -283,6 +284,22 @@ def test_settle_waits_for_the_buckets_that_were_used(
     daemon.publish(doubling.table(64, generation=2, tier=2))
     late = nearhint.settle(timeout_s=DEADLINE_S)
     assert (late.settled, late.at_t2, late.at_t0) == (True, (doubling.KERNEL,), {})
+
+
+def test_settle_waits_for_sizes_that_traffic_has_searched_beside_their_bucket(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(DEADLINE_S)
+    handle.want({"s0": 50})
+    searched = doubling.table(50, 64, generation=2)
+    begun, done = searched.hints
+    daemon.publish(replace(searched, hints=(replace(begun, tier=1), done)))
+    eventually(lambda: handle.snapshot is not None and handle.snapshot.generation == 2)
+    assert (so_far().pending, so_far().at_t0) == ((doubling.KERNEL,), {})
+    daemon.publish(replace(searched, generation=3))
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
 
 
 def test_settle_gives_the_final_reason_of_a_kernel_without_variants(
