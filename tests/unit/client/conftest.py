@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.client.cli_cases import with_a_kernel
 
-from nearhint import session
+from nearhint import config, session
 from nearhint.testing import FakeDaemon
 
 DEADLINE_S = 60.0
@@ -80,3 +81,14 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     monkeypatch.setattr(launchers, "load", load)
     return seen
+
+
+@pytest.fixture
+def comes_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reconnects within 50 ms instead of seconds."""
+    read = config.from_environment
+
+    def impatient() -> config.Config:
+        return replace(read(), retry_spread_s=0.05)
+
+    monkeypatch.setattr(config, "from_environment", impatient)

@@ -30,19 +30,10 @@ from nearhint.session import ProgramHandle, session_for
 from nearhint.testing import FakeDaemon
 from nearhint_rules.plan import Plan
 
+pytestmark = pytest.mark.usefixtures("comes_back_soon")
+
 OTHER_TARGET = "8b" * 32
 OTHER_KERNEL = "ef" * 32
-
-
-@pytest.fixture(autouse=True)
-def comes_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reconnects within 50 ms instead of seconds."""
-    read = config.from_environment
-
-    def impatient() -> config.Config:
-        return replace(read(), retry_spread_s=0.05)
-
-    monkeypatch.setattr(config, "from_environment", impatient)
 
 
 def test_a_killed_daemon_leaves_what_is_loaded_in_service(
@@ -136,48 +127,6 @@ def test_a_binary_that_one_daemon_had_wrong_is_asked_of_the_next(
         again.wait_asked("FetchArtifact", times=FETCH_ATTEMPTS + 1)
         assert settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
     assert loaded == [doubling.BINARY]
-
-
-def test_tables_of_a_daemon_that_lost_its_store_are_taken_though_it_counts_anew(
-    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
-) -> None:
-    serve(daemon, 64, generation=900)
-    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
-    assert handle.wait_ready(DEADLINE_S)
-    daemon.wait_asked("WatchTables")
-    daemon.stop()
-
-    other = FakeDaemon(tmp_path)
-    serve(other, 64, 4096, generation=2)
-    with other:
-        handle.want({"s0": 4096})
-        report = settle(timeout_s=DEADLINE_S)
-    assert (report.settled, report.at_t2) == (True, (doubling.KERNEL,))
-    assert handle.snapshot is not None
-    assert handle.snapshot.generation == 2
-
-
-def test_a_daemon_that_lost_its_store_is_asked_for_what_is_served_without_it(
-    daemon: FakeDaemon, loaded: list[bytes], tmp_path: Path
-) -> None:
-    serve(daemon, 64, 4096, generation=900)
-    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
-    assert handle.wait_ready(DEADLINE_S)
-    handle.want({"s0": 4096})
-    assert settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
-    before = handle.snapshot
-    assert not daemon.asked("EnsureKernels")
-    daemon.stop()
-
-    other = FakeDaemon(tmp_path)
-    other.plan(doubling.program(), doubling.plan())
-    with other:
-        handle.want({"s0": 4096})
-        other.wait_asked("EnsureKernels")
-        assert handle.snapshot is before
-        other.artifact(doubling.BINARY)
-        other.publish(doubling.table(4096, generation=2))
-        assert settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
 
 
 def test_why_a_lost_daemon_had_no_variants_does_not_keep_the_next_from_being_asked(
