@@ -56,6 +56,7 @@ def run(manifest: Manifest, asking: Asking, outputs: Outputs) -> ExitCode:
     `DaemonUnreachable`, or what is wrong with the first model where all of them fail.
     """
     deadline_s = time.monotonic() + manifest.budget_s
+    asking.greet()  # loading models may take minutes
     captured = _capture(manifest)
     wishes = [wish for unit in captured.units for wish in unit.wishes()]
     outcome, facts = Outcome(Survey(())), _Facts()
@@ -77,6 +78,7 @@ def dry_run(manifest: Manifest, asking: Asking, outputs: Outputs) -> ExitCode:
     The daemon makes the Programs' Plans. Returns `PARTIAL` if a model or a point failed; raises as
     `run` does.
     """
+    asking.greet()
     captured = _capture(manifest)
     wishes = [wish for unit in captured.units for wish in unit.wishes()]
     survey = asking.look(wishes) if wishes else Survey(())

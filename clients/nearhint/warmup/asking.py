@@ -98,6 +98,13 @@ class Asking:
         self._wait = wait
         self._was_there = False
 
+    def greet(self) -> None:
+        """Raises `DaemonUnreachable` or `DeadlineMissed` without a daemon.
+
+        One that was there is waited for from here on.
+        """
+        self.talk(lambda connection: None)
+
     def look(self, wishes: Sequence[Wish]) -> Survey:
         """The survey of `wishes`; measures and compiles nothing."""
         return self.talk(
@@ -153,12 +160,15 @@ class Asking:
                 with closing(self._connect()) as connection:
                     self._was_there, lost_at_s = True, None
                     return say(connection)
-            except LOST:
+            except LOST as error:
+                is_news = lost_at_s is None
                 if lost_at_s is None:
                     lost_at_s, losses = self._clock(), losses + 1
                 is_late = self._clock() - lost_at_s >= LOST_LIMIT_S
                 if not self._was_there or is_late or losses > LOSSES_LIMIT:
                     raise
+                if is_news:
+                    talk(f"{error}: it is waited for, {LOST_LIMIT_S:.0f} s at most")
             self._wait(RECONNECT_S)
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from nearhint.errors import DaemonUnreachable
 from nearhint.exit_codes import ExitCode
 from nearhint.warmup.asking import Asking
 from nearhint.warmup.manifest import Manifest, ModelSpec
 from nearhint.warmup.output import Outputs
 from nearhint.warmup.report import ModelReport
 from nearhint.warmup.survey import Survey, Wish
-from nearhint_torch.warmup import dry_run
+from nearhint_torch.warmup import dry_run, run
 
 ENTRY = """
 import weakref
@@ -46,6 +48,9 @@ class _Asking:
 
     def __init__(self) -> None:
         self.wishes: list[str] = []
+
+    def greet(self) -> None:
+        pass
 
     def look(self, wishes: list[Wish]) -> Survey:
         self.wishes = [wish.model for wish in wishes]
@@ -81,3 +86,18 @@ def test_a_model_is_let_go_before_the_next_one_is_loaded(
     assert "did you mean rows?" in outputs.problems.pop("misnamed")
     assert outputs.problems == {"first": "", "second": ""}
     assert asking.wishes == ["first", "second"]
+
+
+class _Absent(_Asking):
+    """No daemon."""
+
+    def greet(self) -> None:
+        raise DaemonUnreachable(address="unix:/none", problem="nobody is there")
+
+
+@pytest.mark.parametrize("act", [run, dry_run])
+def test_no_model_is_loaded_without_a_daemon(act: Callable[..., ExitCode]) -> None:
+    absent = ModelSpec(name="m", entry="no_such_module:warm_up")
+    manifest = Manifest(source="m.toml", models=(absent,), budget_s=60.0)
+    with pytest.raises(DaemonUnreachable):
+        act(manifest, cast("Asking", _Absent()), Outputs())

@@ -392,11 +392,29 @@ def test_a_daemon_that_goes_away_between_two_talks_is_waited_for(
     assert 0 < stage.now_s < LOST_LIMIT_S
 
 
-def test_a_daemon_that_stays_away_is_given_up(daemon: FakeDaemon, stage: Stage) -> None:
+def test_a_daemon_that_goes_away_while_models_are_captured_is_waited_for(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    stage.asking.greet()
+    daemon.stop()
+    daemon.publish(doubling.table(4))
+
+    def come_back() -> None:
+        daemon.start()
+        stage.then = lambda: finish(daemon)
+
+    stage.then = come_back
+    assert stage.bring(wish(4)).met == {goal(4)}
+
+
+def test_a_daemon_that_stays_away_is_given_up(
+    daemon: FakeDaemon, stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
     stage.then = daemon.stop
     with pytest.raises(DaemonUnreachable):
         stage.bring(wish(4))
     assert LOST_LIMIT_S <= stage.now_s < 2 * LOST_LIMIT_S
+    assert capsys.readouterr().err.count("it is waited for, 60 s at most") == 1
 
 
 def test_a_daemon_that_never_was_there_is_not_waited_for(daemon: FakeDaemon, stage: Stage) -> None:
