@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 
 from nearhint_torch.adapter import map_placed, place_text
+from nearhint_torch.dimension import read_dimensions
 from nearhint_torch.errors import InvalidDynamic, InvalidEntry
 from nearhint_torch.kernel import Dimensions
 
@@ -43,6 +45,32 @@ class WarmUp:
     derived: Mapping[str, Mapping[int, Callable[[Point], int]]] = field(
         default_factory=dict[str, Mapping[int, Callable[[Point], int]]]
     )
+
+    def __post_init__(self) -> None:
+        """Raises `InvalidDynamic` where what is said of axes contradicts itself."""
+        read_dimensions(self.dynamic)
+        axes = {axis for numbered in self.dynamic.values() for axis in numbered.values()}
+        for what, stated in (("ranges", self.ranges), ("steps", self.steps)):
+            for axis in stated.keys() - axes:
+                near = difflib.get_close_matches(axis, axes, n=1)
+                meant = f"; did you mean {near[0]}?" if near else ""
+                raise InvalidDynamic(argument=axis, problem=f"{what}: no such axis{meant}")
+        for axis, bounds in self.ranges.items():
+            if not _is_range(bounds):
+                problem = f"ranges: must be a least and a largest size, not {bounds!r}"
+                raise InvalidDynamic(argument=axis, problem=problem)
+        for axis, step in self.steps.items():
+            if type(step) is not int or step < 1 or axis not in self.ranges:
+                problem = f"steps: must be a whole number, of an axis with a range, not {step!r}"
+                raise InvalidDynamic(argument=axis, problem=problem)
+
+
+def _is_range(bounds: object) -> bool:
+    """Whether it is a pair of sizes, the least first."""
+    if not isinstance(bounds, tuple | list) or len(cast("list[object]", bounds)) != 2:
+        return False
+    low, high = cast("list[object]", bounds)
+    return type(low) is int and type(high) is int and 0 <= low <= high
 
 
 def load(entry: str) -> WarmUp:

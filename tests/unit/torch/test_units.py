@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -429,6 +430,28 @@ def test_a_range_that_is_the_models_own_is_taken(exported: Path) -> None:
     for within in (Range(2, 40), Range(40, 40)):
         unit = Unit(ModelSpec(name="m", exported=exported, axes={"x_0": within}), "cpu")
         assert all(point["x_0"] in within for point in unit.points)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (
+            {"ranges": {"rosw": (2, 64)}},
+            "dynamic['rosw']: ranges: no such axis; did you mean rows?",
+        ),
+        ({"ranges": {"rows": (64, 2)}}, "dynamic['rows']: ranges: must be a least and a largest"),
+        ({"ranges": {"rows": (2, None)}}, "dynamic['rows']: ranges: must be a least and a largest"),
+        ({"steps": {"rows": 4}}, "dynamic['rows']: steps: must be a whole number, of an axis with"),
+        ({"ranges": {"rows": (2, 64)}, "steps": {"rows": 0}}, "steps: must be a whole number"),
+        ({"dynamic": {"x": ["rows"]}}, "dynamic['x']: give dimensions by number"),
+    ],
+)
+def test_a_workload_that_contradicts_itself_is_refused_by_what_it_says(
+    given: dict[str, Any], problem: str
+) -> None:
+    whole: dict[str, Any] = {"dynamic": {"x": {0: "rows"}}, **given}
+    with pytest.raises(InvalidDynamic, match=re.escape(problem)):
+        WarmUp(model=torch.relu, args=(torch.ones(2),), **whole)
 
 
 def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
