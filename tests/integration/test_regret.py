@@ -377,6 +377,7 @@ def at(*sizes: dict[str, int]) -> list[types_pb2.SizeHint]:
         (Request(seed=2**63), "seed"),
         (Request(threads=100_000), "threads"),
         (Request(selectors=["nearest", "farthest"]), "selectors[1]"),
+        (Request(selectors=["nearest"] * 65), "selectors"),
         (Request(client_id="x" * 1000), "client_id"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

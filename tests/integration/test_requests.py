@@ -272,9 +272,12 @@ def test_a_question_that_makes_no_sense_is_refused_with_the_field(tmp_path: Path
             await daemon.client.tuned(registered, 64)
             launch = registered.plan.steps[0].launch
 
-            async def field_of(*dims: int, times: int = 1) -> object:
+            async def field_of(*dims: int, times: int = 1, alignments: int = 0) -> object:
                 question = kernel_service_pb2.SelectQuestion(
-                    kernel=launch.kernel, fallback=launch.fallback, dims=dims
+                    kernel=launch.kernel,
+                    fallback=launch.fallback,
+                    dims=dims,
+                    alignments=[16] * alignments,
                 )
                 request = kernel_service_pb2.SelectRequest(
                     target_id=registered.target_id, questions=[question] * times
@@ -288,6 +291,8 @@ def test_a_question_that_makes_no_sense_is_refused_with_the_field(tmp_path: Path
             assert await field_of(2**64 - 1) == "questions[0].dims[0]"
             assert str(await field_of(64, 64)).startswith("questions[0]")
             assert await field_of(64, times=1025) == "questions"
+            assert await field_of(*[64] * 257) == "questions[0].dims"
+            assert await field_of(64, alignments=2049) == "questions[0].alignments"
 
     asyncio.run(scenario())
 

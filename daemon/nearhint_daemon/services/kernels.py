@@ -25,6 +25,7 @@ from nearhint_daemon.services.requests import (
 from nearhint_daemon.tables import TableKey
 from nearhint_daemon.traffic.usage import (
     CALLS_LIMIT,
+    TIERS,
     USAGES_LIMIT,
     Used,
     launches_by_tier,
@@ -42,6 +43,8 @@ from nearhint_rules.table import Table
 
 HINTS_LIMIT = 256
 QUESTIONS_LIMIT = 1024
+ALIGNMENTS_LIMIT = 2048
+"""As many as a launch may have arguments."""
 REASONS_LIMIT = 64
 BUDGET_LIMIT_S = 7 * 86_400.0
 
@@ -153,12 +156,15 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         for position, question in enumerate(request.questions):
             key = (namespace, question.kernel, request.target_id)
             dims = read_dims(question.dims, field=f"questions[{position}].dims")
+            alignments = question.alignments
+            where = f"questions[{position}].alignments"
+            at_most(ALIGNMENTS_LIMIT, len(alignments), "alignments", field=where)
             selector = self._core.tables.selector(key, request.generation)
             try:
                 selection = selector.select(
                     dims,
                     fallback=question.fallback,
-                    alignments=tuple(question.alignments) or None,
+                    alignments=tuple(alignments) or None,
                 )
             except RulesError as error:
                 raise below(f"questions[{position}]", error) from None
@@ -193,7 +199,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
                 program=usage.program_id,
                 sizes=read_sizes(usage.sizes, field=f"usages[{position}].sizes"),
                 calls=usage.calls,
-                launches=tuple(usage.launches),
+                launches=tuple(usage.launches[:TIERS]),
             )
             for position, usage in enumerate(request.usages[:USAGES_LIMIT])
         ]

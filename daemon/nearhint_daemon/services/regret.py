@@ -24,6 +24,7 @@ from nearhint_rules.selectors import SELECTORS, rule_name
 SIZES = 32
 SIZES_LIMIT = 1024
 AT_LIMIT = 256
+SELECTORS_LIMIT = 64
 SEED_LIMIT = 2**63
 TOKEN_DIGITS = 18
 
@@ -98,6 +99,7 @@ def _wanted(request: pb.MeasureRegretRequest) -> Wanted:
 
 
 def _check_selectors(names: Sequence[str]) -> None:
+    at_most(SELECTORS_LIMIT, len(names), "rules a call", field="selectors")
     for position, name in enumerate(names):
         if name not in SELECTORS:
             close = difflib.get_close_matches(name[:64], SELECTORS, n=1)

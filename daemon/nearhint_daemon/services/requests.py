@@ -15,6 +15,8 @@ from nearhint_rules.program import SIZE_LIMIT
 NAMESPACE_LIMIT = 128
 TEXT_LIMIT = 256
 KERNELS_LIMIT = 1024
+DIMS_LIMIT = 256
+"""As many symbols as a Program may have; a Kernel has no more."""
 PAGE_SIZE = 100
 PAGE_LIMIT = 1000
 
@@ -28,7 +30,8 @@ def read_sizes(message: types_pb2.SizeHint, *, field: str) -> dict[str, int]:
 
 
 def read_dims(dims: Sequence[int], *, field: str) -> tuple[int, ...]:
-    """A Kernel's sizes; raises `InvalidRequest` naming the one that is none."""
+    """A Kernel's sizes; raises `InvalidRequest` naming the one that is none, or for too many."""
+    at_most(DIMS_LIMIT, len(dims), "sizes", field=field)
     for position, size in enumerate(dims):
         if size >= SIZE_LIMIT:
             raise InvalidRequest(f"{size} is not below 2^62", field=f"{field}[{position}]")
