@@ -147,6 +147,9 @@ def _manifest(source: str, points: Sequence[Sizes]) -> Manifest:
                 name="--sizes and --sizes-file", expected="in the manifest", value=source
             )
         return read_manifest(Path(source))
+    if not source.partition(":")[2].isidentifier():
+        expected = "MANIFEST.toml or MODULE:ENTRY"
+        raise InvalidSetting(name="what to warm up", expected=expected, value=source)
     if not points:
         raise InvalidSetting(name="--sizes or --sizes-file", expected="given", value="")
     listed = tuple({tuple(point.items()): point for point in points}.values())

@@ -270,10 +270,12 @@ class _Reader:
         )
 
     def labels(self, place: str, given: object) -> dict[str, str]:
-        return {
-            key: self.text(f"{place}.{key}", value)
-            for key, value in self.mapping(place, given).items()
-        }
+        found: dict[str, str] = {}
+        for key, value in self.mapping(place, given).items():
+            found[key] = self.text(f"{place}.{key}", value)
+            if not (key + found[key]).isprintable():
+                raise self.error(f"{place}.{key!r}", "must be printable")
+        return found
 
     def dynamic(self, place: str, given: object) -> dict[str, dict[int, str]]:
         found: dict[str, dict[int, str]] = {}

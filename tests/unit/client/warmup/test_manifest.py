@@ -95,6 +95,7 @@ def test_a_manifest_says_models_sizes_effort_budget_and_labels(tmp_path: Path) -
         ("devices = []\n" + ENTRY, "devices: must be a list"),
         (ENTRY + "devices = ['tpu']", "model[0].devices[0]: must be cpu, cuda or cuda:N"),
         ("labels = { a = 3 }\n" + ENTRY, "labels.a: must be text"),
+        ('labels = { a = "x\\ny" }\n' + ENTRY, "labels.'a': must be printable"),
         (ENTRY + "points = 0", "model[0].points: must be 1 to 256"),
         (ENTRY + "dims = { n = { min = 8, max = 2 } }", "model[0].dims.n: the range is empty"),
         (ENTRY + "dims = { n = { min = 8 } }", "model[0].dims.n: a range needs max"),
