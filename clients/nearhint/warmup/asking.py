@@ -120,8 +120,9 @@ class Asking:
         `DeadlineMissed` if it was never there or does not come back.
         """
 
+        plans_until_s = max(deadline_s, self._clock() + PLANS_S)
+
         def work(connection: Connection) -> Outcome:
-            plans_until_s = max(deadline_s, self._clock() + PLANS_S)
             found = survey(
                 connection,
                 wishes,
@@ -154,21 +155,21 @@ class Asking:
     def talk(self, say: Callable[[Connection], T]) -> T:
         """What `say` returns; said again where the daemon was lost meanwhile, or since before."""
         lost_at_s: float | None = None
-        losses = 0
+        losses, told = 0, ""
         while True:
             try:
                 with closing(self._connect()) as connection:
                     self._was_there, lost_at_s = True, None
                     return say(connection)
             except LOST as error:
-                is_news = lost_at_s is None
                 if lost_at_s is None:
                     lost_at_s, losses = self._clock(), losses + 1
                 is_late = self._clock() - lost_at_s >= LOST_LIMIT_S
                 if not self._was_there or is_late or losses > LOSSES_LIMIT:
                     raise
-                if is_news:
-                    talk(f"{error}: it is waited for, {LOST_LIMIT_S:.0f} s at most")
+                if told != str(error):
+                    told = str(error)
+                    talk(f"{error}: this is waited for")
             self._wait(RECONNECT_S)
 
 

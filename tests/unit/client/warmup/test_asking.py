@@ -12,7 +12,7 @@ from tests.unit.client import doubling
 
 from nearhint.connection import Connection
 from nearhint.counters import Counters
-from nearhint.errors import DaemonUnreachable, Rejected
+from nearhint.errors import DaemonUnreachable, DaemonUnready, Rejected
 from nearhint.testing import TARGET_ID, FakeDaemon
 from nearhint.warmup.asking import (
     CALLS_IN_FLIGHT,
@@ -414,7 +414,34 @@ def test_a_daemon_that_stays_away_is_given_up(
     with pytest.raises(DaemonUnreachable):
         stage.bring(wish(4))
     assert LOST_LIMIT_S <= stage.now_s < 2 * LOST_LIMIT_S
-    assert capsys.readouterr().err.count("it is waited for, 60 s at most") == 1
+    assert capsys.readouterr().err.count(": this is waited for\n") == 1
+
+
+def test_a_daemon_whose_disk_is_full_is_not_waited_for_beyond_the_budget_again_and_again(
+    daemon: FakeDaemon,
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What was registered before is never planned, and nothing else can be registered."""
+    before = doubling.program(high=99)
+    daemon.lowering(before, "lower")
+    register = Connection.register_program
+
+    def full(
+        self: Connection, request: kernel_service_pb2.RegisterProgramRequest
+    ) -> kernel_service_pb2.RegisterProgramResponse:
+        if request.program.symbols[0].high:
+            return register(self, request)
+        told = {"rpc": "RegisterProgram", "reason_code": "STORE_READ_ONLY", "problem": "full"}
+        raise DaemonUnready(**told)
+
+    monkeypatch.setattr(Connection, "register_program", full)
+    unplanned = Wish("n", "cpu", before, doubling.DEVICE, 1, ((4,),), "full")
+    with pytest.raises(DaemonUnready):
+        stage.bring(unplanned, wish(4), deadline_s=5.0)
+    assert stage.now_s < 2 * PLANS_S
+    assert capsys.readouterr().err.count("STORE_READ_ONLY") == 1
 
 
 def test_a_daemon_that_never_was_there_is_not_waited_for(daemon: FakeDaemon, stage: Stage) -> None:
