@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.rules.tables import STEP, row, table, tiled, variant
 
+from nearhint_rules import interpolation
 from nearhint_rules.artifact import CudaLaunch
 from nearhint_rules.candidates import Candidates
 from nearhint_rules.choice import FALLBACK
@@ -285,9 +286,16 @@ def test_what_was_not_timed_at_a_hint_is_slower_than_the_best_of_its_own_divisib
     assert served(few, 201) == 3
 
 
-@pytest.mark.parametrize(("cutoff", "reason"), [(4, "winner"), (3, "predicted")])
-def test_predictions_are_not_judged_where_none_would_answer(cutoff: int, reason: str) -> None:
-    """700 is 3.6 times the hint next to it. Left out, it is served what leads by their trend."""
+@pytest.mark.parametrize(
+    ("cutoff", "tolerated", "reason"),
+    [(4, 0.03, "winner"), (3, 0.03, "predicted"), (4, 0.055, "predicted")],
+)
+def test_predictions_are_not_judged_where_none_would_answer_nor_by_one_hint_alone(
+    cutoff: int, tolerated: float, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """700 is 3.6 times the hint next to it. Left out, it is served what leads by their trend, which
+    loses two fifths there and counts for a third."""
+    monkeypatch.setattr(interpolation, "CPU_TOLERATED_LOSS", tolerated)
 
     def flat(size: int) -> float:
         return 500 + 4.0 * size
