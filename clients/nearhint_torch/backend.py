@@ -23,6 +23,7 @@ from nearhint_torch.adapter import (
     aot_inference,
     has_addresses,
     returns_gradients,
+    with_checkpoints,
 )
 from nearhint_torch.capture import Captured, capture
 from nearhint_torch.devices import device_half
@@ -47,7 +48,7 @@ def nearhint(
         reason = _reason_for_original(module, example_inputs)
         if reason:
             counters.event(f"original_{reason}")
-            return module.forward
+            return with_checkpoints(module)
         compiled = aot_inference(
             module,
             example_inputs,
@@ -59,10 +60,10 @@ def nearhint(
         raise
     except NeedsGradients:
         counters.event("original_gradients")
-        return module.forward
+        return with_checkpoints(module)
     except Exception as error:
         _tell("original_capture_failed", error)
-        return module.forward
+        return with_checkpoints(module)
     counters.event("captures")
     return compiled
 

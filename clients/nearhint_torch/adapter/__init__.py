@@ -17,6 +17,7 @@ from nearhint_torch.adapter.calls import (
     viewer,
 )
 from nearhint_torch.adapter.captures import CAPTURES_LIMIT, captures_limit, capturing_all
+from nearhint_torch.adapter.checkpoints import with_checkpoints
 from nearhint_torch.adapter.marks import (
     NotDynamic,
     exported_dimension,
@@ -79,4 +80,5 @@ __all__ = [
     "source_name",
     "static_inputs",
     "viewer",
+    "with_checkpoints",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tests.unit.torch.conftest import Install
 from tests.unit.torch.fake_session import FakeSnapshot, all_nodes
 from torch.torch_version import TorchVersion
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import nearhint
 import nearhint_torch.backend as backend
@@ -25,6 +27,11 @@ def counted(name: str, act: Callable[[], Any]) -> int:
     before = counters.seen().get(name, 0)
     act()
     return counters.seen().get(name, 0) - before
+
+
+contexts_saving_products = partial(
+    create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default]
+)
 
 
 def test_torch_finds_the_backend_by_its_name() -> None:
@@ -49,6 +56,38 @@ def test_with_gradients_required_the_original_graph_trains(session: Install) -> 
     assert counted("original_gradients", lambda: compiled(x).sum().backward()) == 1
     assert layer.weight.grad is not None
     assert not fake.handles
+
+
+class Checkpointed(torch.nn.Module):
+    """A checkpoint within a checkpoint, with dropout in both."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+        self.settings = settings
+
+    def _inner(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(self.layer(x)).square()
+
+    def _outer(self, x: Tensor) -> Tensor:
+        inner: Tensor = checkpoint(self._inner, x, use_reentrant=False)
+        return torch.nn.functional.dropout(inner).square()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = checkpoint(self._outer, x, use_reentrant=False, **self.settings)
+        return result.sum()
+
+
+@pytest.mark.parametrize("settings", [{}, {"context_fn": contexts_saving_products}])
+def test_checkpoints_draw_the_same_masks_again(session: Install, settings: Any) -> None:
+    session(lambda program: None)
+    model, x = Checkpointed(**settings), torch.randn(8, 64)
+    compiled = torch.compile(model, backend="nearhint", dynamic=True)
+    gradients: list[Any] = []
+    for call in (model, compiled):
+        torch.manual_seed(0)
+        gradients.append(torch.autograd.grad(call(x), model.layer.weight))
+    assert torch.equal(*(gradient for (gradient,) in gradients))
 
 
 class WithoutGradients(torch.nn.Module):
