@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.pointwise import Body, Rule, elementwise
+from nearhint_compiler.frontend.refusals import no_overflow
 
 LARGE = 1e8
 """Beyond it, x * x + 1 is x * x, in f64 as well."""
@@ -62,6 +63,12 @@ def _entr(e: Emitter, x: Value) -> Value:
     found = e.op("neg", e.op("mul", x, e.op("log", x)))
     found = e.op("where", e.op("eq", x, zero), zero, found)
     return e.op("where", e.op("lt", x, zero), e.const(x.dtype, -math.inf), found)
+
+
+def _xlog1py(e: Emitter, x: Value, y: Value) -> Value:
+    zero = e.const(x.dtype, 0)
+    found = e.op("where", e.op("eq", x, zero), zero, e.op("mul", x, e.op("log1p", y)))
+    return e.op("where", e.op("isnan", y), y, found)
 
 
 def _logaddexp2(e: Emitter, x: Value, y: Value) -> Value:
@@ -157,6 +164,12 @@ SPECIAL: Mapping[str, Rule] = {
     "aten.rad2deg.default": elementwise(_times(180 / math.pi), "self"),
     "aten.sinc.default": elementwise(_sinc, "self"),
     "aten.special_entr.default": elementwise(_entr, "self"),
+    **{
+        f"aten.special_xlog1py.{overload}": no_overflow(
+            elementwise(_xlog1py, "self other"), "self", "other"
+        )
+        for overload in ("default", "self_scalar", "other_scalar")
+    },
     "aten.logaddexp2.default": elementwise(_logaddexp2, "self other"),
     "aten.hypot.default": elementwise(_hypot, "self other"),
     "aten.tan.default": elementwise(_tan, "self"),

@@ -28,7 +28,8 @@ HEAVY = frozenset(
         "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "erf", "sigmoid",
         "gelu", "silu", "elu", "softplus", "pow", "mish", "log_sigmoid_forward", "glu",
         "tan", "atan", "atan2", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "sinc",
-        "special_entr", "logaddexp2", "binary_cross_entropy_with_logits", "soft_margin_loss",
+        "special_entr", "special_xlog1py", "logaddexp2", "binary_cross_entropy_with_logits",
+        "soft_margin_loss",
     )
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""

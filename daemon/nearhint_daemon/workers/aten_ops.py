@@ -196,6 +196,7 @@ softmax int
 softplus default
 softshrink default
 special_entr default
+special_xlog1py default other_scalar self_scalar
 split Tensor
 split_with_sizes default
 sqrt default

@@ -38,6 +38,7 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 }
 BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "logaddexp2": torch.logaddexp2,
+    "xlog1py": torch.special.xlog1py,
     "hypot": torch.hypot,
     "heaviside": torch.heaviside,
     "atan2": torch.atan2,

@@ -173,6 +173,12 @@ BINARY: dict[str, tuple[Function, Tensor, Tensor]] = {
         drawn(30, 5).abs(),
         drawn(5),
     ),
+    "xlog1py of a number": (
+        lambda x, y: torch.special.xlog1py(0.5, x) + torch.special.xlog1py(y, 2.0),
+        drawn(30, 5).abs(),
+        drawn(5),
+    ),
+    "xlog1py of integers": (torch.special.xlog1py, drawn(30, 5, dtype=I32), awkward(5)),
     "minimum": (torch.minimum, awkward(30, 5), awkward(30, 5).flip(0)),
     "clamp tensor": (lambda x, y: torch.clamp(x, y, y + 1), awkward(30, 5), drawn(5)),
     "compare": (lambda x, y: (x < y) | (x >= 1) & (y != 0.5), awkward(30, 5), drawn(5)),
