@@ -98,6 +98,14 @@ def _floordiv(left: Array, right: Array) -> Array:
     return np.floor_divide(left, right)
 
 
+def _mod(left: Array, right: Array) -> Array:
+    """torch's remainder: of the divisor's sign, but for a zero, which has the dividend's."""
+    if left.dtype.kind != "f":
+        return np.asarray(np.remainder(left, right))
+    rest = np.fmod(left, right)
+    return np.where((rest != 0) & ((rest < 0) != (right < 0)), rest + right, rest)
+
+
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -105,7 +113,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "div": np.divide,
     "floordiv": _floordiv,
     "truncdiv": _truncdiv,
-    "mod": np.remainder,
+    "mod": _mod,
     "fmod": np.fmod,
     "pow": np.power,
     "neg": np.negative,

@@ -377,6 +377,18 @@ def test_floor_modulus_and_truncated_division_follow_torch() -> None:
         np.testing.assert_array_equal(OPERATIONS[name](left, right), wanted.numpy(), name)
 
 
+def test_a_remainder_of_zero_has_the_sign_of_what_was_divided() -> None:
+    torch = pytest.importorskip("torch")
+    numbers = np.array([0.0, -0.0, 2.0, -2.0, 6.5, -6.5, 1e300, np.inf, -np.inf, np.nan])
+    left, right = np.meshgrid(numbers, numbers)
+    with np.errstate(invalid="ignore"):
+        found = torch.from_numpy(OPERATIONS["mod"](left, right))
+    wanted = torch.remainder(torch.from_numpy(left), torch.from_numpy(right))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    zeros = wanted == 0
+    assert torch.equal(torch.signbit(found)[zeros], torch.signbit(wanted)[zeros])
+
+
 @pytest.mark.parametrize(
     "other", [(math.nan, math.nan), (math.nan, 1.0), (9.0, 1.0), (math.inf, 2e9)]
 )
