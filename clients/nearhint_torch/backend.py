@@ -22,8 +22,8 @@ from nearhint_torch.adapter import (
     ControlFlow,
     aot_inference,
     has_addresses,
+    original_of,
     returns_gradients,
-    with_checkpoints,
 )
 from nearhint_torch.capture import Captured, capture
 from nearhint_torch.devices import device_half
@@ -48,7 +48,7 @@ def nearhint(
         reason = _reason_for_original(module, example_inputs)
         if reason:
             counters.event(f"original_{reason}")
-            return with_checkpoints(module)
+            return original_of(module)
         compiled = aot_inference(
             module,
             example_inputs,
@@ -60,10 +60,10 @@ def nearhint(
         raise
     except NeedsGradients:
         counters.event("original_gradients")
-        return with_checkpoints(module)
+        return original_of(module)
     except Exception as error:
         _tell("original_capture_failed", error)
-        return with_checkpoints(module)
+        return original_of(module)
     counters.event("captures")
     return compiled
 

@@ -17,7 +17,6 @@ from nearhint_torch.adapter.calls import (
     viewer,
 )
 from nearhint_torch.adapter.captures import CAPTURES_LIMIT, captures_limit, capturing_all
-from nearhint_torch.adapter.checkpoints import with_checkpoints
 from nearhint_torch.adapter.marks import (
     NotDynamic,
     exported_dimension,
@@ -25,6 +24,7 @@ from nearhint_torch.adapter.marks import (
     marks_of,
     put_back,
 )
+from nearhint_torch.adapter.originals import original_of
 from nearhint_torch.adapter.schemas import Parameter, Schema, op_name, schema_of
 from nearhint_torch.adapter.symbols import (
     REMAINDERS,
@@ -71,6 +71,7 @@ __all__ = [
     "marks_of",
     "on_device",
     "op_name",
+    "original_of",
     "outputs_from_arguments",
     "place_text",
     "put_back",
@@ -80,5 +81,4 @@ __all__ = [
     "source_name",
     "static_inputs",
     "viewer",
-    "with_checkpoints",
 ]

@@ -17,6 +17,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
 
 from nearhint_torch import adapter
 from nearhint_torch.adapter import calls
@@ -564,3 +565,22 @@ def test_other_threads_call_compiled_functions_while_one_captures(
     assert torch.equal(captured(x)[0], x.cos())
     assert found
     assert all(each is True for each in found)
+
+
+def test_no_op_that_is_dynamos_own_is_left_in_a_graph_that_runs_as_it_is() -> None:
+    left: list[list[str]] = []
+    region: Any = torch.compiler.nested_compile_region(lambda x: x * 2)
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        run = adapter.original_of(module)
+        left.append([str(node.target) for node in module.graph.nodes])
+        return run
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = checkpoint(torch.relu, region(x), use_reentrant=False)
+        return made
+
+    x = torch.randn(4, requires_grad=True)
+    assert torch.equal(torch.compile(function, backend=backend)(x), function(x))
+    (targets,) = left
+    assert not {"tag_activation_checkpoint", "invoke_subgraph"} & set(targets)

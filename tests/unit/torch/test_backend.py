@@ -90,6 +90,32 @@ def test_checkpoints_draw_the_same_masks_again(session: Install, settings: Any) 
     assert torch.equal(*(gradient for (gradient,) in gradients))
 
 
+def weighed(x: Tensor, weight: Tensor) -> Tensor:
+    return (x * weight).softmax(-1)
+
+
+region: Any = torch.compiler.nested_compile_region(weighed)
+normed = torch.nn.BatchNorm1d(4)
+PARTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a region that is compiled once": lambda x, weight: region(region(x, weight), weight),
+    "buffers written in a checkpoint": lambda x, weight: checkpoint(
+        lambda part: normed(part * weight), x, use_reentrant=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_graphs_that_run_as_they_are_have_gradients(session: Install, name: str) -> None:
+    session(lambda program: None)
+    x, weight = torch.randn(8, 4), torch.randn(4, requires_grad=True)
+    compiled = torch.compile(PARTS[name], backend="nearhint", dynamic=True)
+    gradients = [
+        torch.autograd.grad(call(x, weight).square().sum(), weight)[0]
+        for call in (PARTS[name], compiled)
+    ]
+    torch.testing.assert_close(*gradients)
+
+
 class WithoutGradients(torch.nn.Module):
     """Asks for none of its own results, whatever mode it is called in."""
 
