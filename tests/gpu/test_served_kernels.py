@@ -159,6 +159,19 @@ def composed(x: Tensor) -> tuple[Tensor, ...]:
     )  # fmt: skip
 
 
+def bordered(x: Tensor) -> tuple[Tensor, ...]:
+    """Borders of what is around, each between others; and ops that have rows of their own."""
+    image = x.relu()[None, None]
+    pad = torch.nn.functional.pad
+    return (
+        pad(image, (3, 2, 1, 4), mode="reflect") * 2 + 1,
+        pad(image, (3, 2, 1, 4), mode="replicate") - image.new_ones(()),
+        torch.remainder(7.5, x + 0.25),
+        torch.special.xlog1py(x, image[0, 0]),
+        image.sum((0, 2)),
+    )
+
+
 def resampled(x: Tensor) -> Tensor:
     """One of torch's ops between others, whose sizes go through floats."""
     wide = torch.nn.functional.interpolate(x.relu()[None, None], scale_factor=1.5, mode="bilinear")
@@ -175,6 +188,15 @@ def test_composed_functions_are_right_where_they_are_special() -> None:
         got = kernel(x)
     assert [report.tiers[0] for report in reports] == [0]
     torch.testing.assert_close(got, composed(x), rtol=2e-5, atol=1e-6, equal_nan=True)
+
+
+def test_borders_are_computed_where_they_are_read() -> None:
+    kernel = tuned(bordered)
+    x = random(OTHER_ROWS, WIDTH)
+    with watch() as reports:
+        got = kernel(x)
+    assert [report.tiers[0] for report in reports] == [0]
+    torch.testing.assert_close(got, bordered(x), rtol=1e-5, atol=1e-5)
 
 
 def test_an_op_whose_sizes_go_through_floats_stays_one() -> None:

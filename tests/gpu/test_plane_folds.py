@@ -1,0 +1,49 @@
+"""Planes whose elements are columns of their own, on a real device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.gpu.test_shared_words import computed, made
+
+pytestmark = pytest.mark.gpu
+
+ANY = "index=32 aligned=1 divisible=0"
+REST = "fold=8 plane=64"
+SHAPES = (
+    f"cuda.split x=256 r=8 splits=8 warps=8 {ANY} unroll=4 programs=264 {REST}",
+    f"cuda.split x=128 r=32 splits=4 warps=8 {ANY} registers=80 unroll=2 programs=264 {REST}",
+    f"cuda.split x=64 r=16 splits=4 warps=4 {ANY} unroll=4 programs=528 {REST} stream=1",
+)
+SIZES = [(41, 2593, 33), (3, 7, 1), (1, 4001, 64), (512, 67, 49), (7, 64, 8)]
+"""Planes a row, rows, and elements of a plane: some are no whole long row, some rest."""
+
+
+@pytest.mark.parametrize("schedule", SHAPES)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_moments_of_planes(
+    schedule: str, sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    planes, rows, length = sizes
+    name = "plane_moments_f32" if dtype == torch.float32 else "plane_moments_bf16"
+    x = (made(rows, planes, length, dtype=torch.float32) * 3 + 100).to(dtype)
+    mean = torch.full((planes,), float("nan"), dtype=dtype, device="cuda")
+    variance = mean.clone()
+    computed(name, schedule, sizes, x, mean, variance, folder=tmp_path)
+    wide = x.double().transpose(0, 1).reshape(planes, -1)
+    rtol = 2e-5 if dtype == torch.float32 else 8e-3
+    torch.testing.assert_close(mean.double(), wide.mean(1), rtol=rtol, atol=0.0)
+    torch.testing.assert_close(variance.double(), wide.var(1), rtol=rtol, atol=0.0)
+
+
+def test_an_infinity_is_in_its_own_plane_alone(tmp_path: Path) -> None:
+    x = made(67, 9, 33, dtype=torch.float32)
+    x[66, 2, 1], x[0, 4, 32], x[8, 5, 7] = float("inf"), float("nan"), -float("inf")
+    total = torch.full((9,), float("nan"), device="cuda")
+    schedule = SHAPES[0]
+    computed("sum_outer_inner_f32", schedule, (67, 9, 33), x, total, folder=tmp_path)
+    expected = x.double().sum((0, 2))
+    torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-3, equal_nan=True)
