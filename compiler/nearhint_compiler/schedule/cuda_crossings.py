@@ -2,7 +2,7 @@
 
 A row or column that registers hold is held up to a block's end, and a row in pieces up to a
 piece's: beyond it the winner at the hint does not run, and what is second there need not be the
-best. Columns that are read alone are walked otherwise where they are more than a cache keeps.
+best. What is read alone passes a cache where it is more than that keeps.
 """
 
 from __future__ import annotations
@@ -54,26 +54,25 @@ def crossings(
         return ()
     name = names[0]
     share = dims[name] / facts.length
-    found = _columns(facts, share) if facts.is_columns else _rows(facts, share)
+    found = [*(_columns(facts, share) if facts.is_columns else _rows(facts, share))]
+    if not found and _leaves_a_cache(facts):
+        found.append(int(share * _far_end(facts)))
     return tuple({**dims, name: size} for size in found)
 
 
-def _columns(facts: Facts, share: float) -> Iterator[int]:
-    """Of held ones, and of those read alone that a cache does not keep at the bucket's far end.
+def _leaves_a_cache(facts: Facts) -> bool:
+    """Whether a cache keeps all that is read alone at the hint, and not at the bucket's far end."""
+    longer = _far_end(facts) / facts.length
+    return facts.only_reads and facts.moved_bytes <= STREAMED_BYTES < facts.moved_bytes * longer
 
-    Others that are read alone and once are walked as fast.
-    """
-    far = _far_end(facts)
-    if facts.only_reads and facts.moved_bytes <= STREAMED_BYTES < facts.moved_bytes * (
-        far / facts.length
-    ):
-        yield int(share * far)
-        return
+
+def _columns(facts: Facts, share: float) -> Iterator[int]:
+    """Of held ones: others that are read alone and once are walked as fast."""
     least, most = COLUMNS
     is_held = facts.walks > 1 and not facts.only_reads and not facts.has_scan
     if is_held and least <= facts.length <= most:
         # No vectors lie along them.
-        yield int(share * far)
+        yield int(share * _far_end(facts))
 
 
 def _rows(facts: Facts, share: float) -> Iterator[int]:

@@ -177,16 +177,18 @@ def streamed(facts: Facts, schedule: Schedule) -> Schedule:
     costs such a kernel: of 48 MB and more 1.15 to 1.2 times its time, and with a warm one it makes
     no difference. Up to 40 MB what is still there is read in down to half of the time. So
     it is not of blocks of columns that have a part of each line: they gain a tenth, and with a cold
-    cache take 1.3 to 1.65 times as long (tests/benchmarks/gpu_schedules.py, on an H100). Others of
-    columns are `cached`, for no more bytes than that: beyond them there are those of the crossing.
+    cache take 1.3 to 1.65 times as long (tests/benchmarks/gpu_schedules.py, on an H100). Others are
+    `cached`, for no more bytes than it keeps: beyond them there are those of the crossing.
     """
     is_walk = facts.is_columns and schedule.family != "cuda.persistent"
     is_part = is_walk and schedule.get("x", 1) * column_itemsize(facts) < LINE_BYTES
     passing = _passing(facts, schedule)
     if facts.moved_bytes > STREAMED_BYTES or is_part:
         return passing
-    is_cached = is_walk and passing != schedule
-    return replace(schedule, options=(*schedule.options, ("cached", 1))) if is_cached else schedule
+    if passing == schedule:
+        return schedule
+    most = STREAMED_BYTES if facts.is_columns else CACHE_KEEPS[1]
+    return replace(schedule, options=(*schedule.options, ("cached", most >> 20)))
 
 
 def _passing(facts: Facts, schedule: Schedule) -> Schedule:

@@ -74,7 +74,7 @@ bring Guards, and make Triton load vectors. As they may, too:
              as a word has lanes, so that all begin alike and what they share is read once
     early    1 for rows in registers whose loads all come before the first reduction
     stream   1 for rows that are read once and take no place from others in a cache
-    cached   1 for walks over columns that do not pass a cache, where it keeps all that they read
+    cached   what is read once and does not pass a cache: how many MiB of it there are at most
     reuse    1 for rows in registers whose shares of a sum are made of its terms (`analysis.shares`)
     anew     1 for rows in registers whose places are computed again for what is stored, so that
              less is held beside the elements

@@ -82,7 +82,7 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     runs = runs_facts(kernel, schedule)
     if not is_walked:
         block = reduced(row, kernel, schedule, header)
-        facts = (*row.whole, *runs)
+        facts = (*row.whole, *runs, *cache_facts(kernel, schedule))
         body = packed(kernel, block) if schedule.get("packed", 0) else straight(kernel, block)
         return Layout([*header.lines, *body], programs, blocks, facts)
     header.lines += [*row.header, f"rlength = {index_text(row.span)}"]

@@ -509,7 +509,8 @@ def test_what_was_measured_bears_out_what_is_held_best() -> None:
     for case in RECORDED:
         kernel = parse_kernel(case["ir"])
         found = str(firsts(kernel, TARGET, named(kernel, tuple(case["dims"])))[0])
-        taken = case["median_us"].get(found)
+        # A Guard, of which the records do not know yet: the binary is the same.
+        taken = case["median_us"].get(found.partition(" cached=")[0])
         if taken is not None:
             judged += 1
             assert taken <= 1.1 * min(case["median_us"].values())

@@ -9,7 +9,7 @@ from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import Schedule, candidates, parse_schedule
+from nearhint_compiler.schedule import Schedule, candidates, crossings, parse_schedule
 from nearhint_compiler.schedule.firsts import firsts
 from nearhint_rules.guard import size_facts_hold
 
@@ -95,7 +95,7 @@ def test_walks_pass_the_cache_where_it_does_not_keep_them_and_the_default_does(
     assert all(is_streamed(each) == (rows == 7000) for each in walks)
     # What the default would be is there for sizes that a cache keeps.
     plain = tuple(option for option in default.options if option[0] != "stream")
-    assert any(each.options == plain for each in walks) == (rows == 700)
+    assert any(each.options == (*plain, ("cached", 48)) for each in walks) == (rows == 700)
 
 
 def test_columns_that_have_a_part_of_each_line_pass_the_cache_whatever_they_are() -> None:
@@ -108,16 +108,40 @@ def test_columns_that_have_a_part_of_each_line_pass_the_cache_whatever_they_are(
         assert all(bool(each.get("cached", 0)) != is_streamed(each) for each in walks)
 
 
-def test_columns_that_do_not_pass_the_cache_are_for_what_it_keeps() -> None:
-    kernel = kernel_of("column_sum_f32")
-    for each in offered("column_sum_f32", 700, 2048):
+@pytest.mark.parametrize(("name", "most"), [("column_sum_f32", 40), ("row_sum_f32", 48)])
+def test_what_does_not_pass_the_cache_is_for_what_it_keeps(name: str, most: int) -> None:
+    kernel, kept = kernel_of(name), most << 7
+    families: set[str] = set()
+    for each in offered(name, 700, 2048):
         guard = generate(kernel, each, TARGET).guard
-        served = [size_facts_hold(guard, {"k0": rows, "k1": 2048}) for rows in (700, 5120, 5121)]
+        served = [
+            size_facts_hold(guard, {"k0": rows, "k1": 2048}) for rows in (700, kept, kept + 1)
+        ]
         assert served[0]
         if each.get("cached", 0):
+            assert each["cached"] == most
             assert served == [True, True, False]
+            families.add(each.family)
         elif is_streamed(each) and each.family == "cuda.looped" and not each["divisible"]:
             assert served == [True, True, True]
+    assert "cuda.looped" in families
+    assert ("cuda.persistent" in families) == (name == "row_sum_f32")
+
+
+@pytest.mark.parametrize("name", ["column_sum_f32", "row_sum_f32"])
+def test_a_bucket_of_more_than_a_cache_keeps_is_looked_at_beyond_it(name: str) -> None:
+    kernel = kernel_of(name)
+    longest = 0 if name == "column_sum_f32" else 1
+    for rows, is_more in ((1024, True), (256, False), (2048, False)):
+        # 32 MB, 8 MB and 64 MB
+        dims = {"k0": rows, "k1": 8192} if longest else {"k0": 8192, "k1": rows}
+        found = crossings(kernel, TARGET, dims)
+        assert len(found) == (1 if is_more or longest else 0)
+        if is_more:
+            (beyond,) = found
+            offered_there = candidates(kernel, TARGET, beyond)[1:]
+            assert any(map(is_streamed, offered_there))
+            assert not any(each.get("cached", 0) for each in offered_there)
 
 
 @pytest.mark.parametrize("node", ["arg max f32 1 r0", "reduce sum f32 1"])
