@@ -28,7 +28,7 @@ def test_moments_of_planes(
     schedule: str, sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
 ) -> None:
     planes, rows, length = sizes
-    name = "plane_moments_f32" if dtype == torch.float32 else "plane_moments_bf16"
+    name = "plane_variances_f32" if dtype == torch.float32 else "plane_variances_bf16"
     x = (made(rows, planes, length, dtype=torch.float32) * 3 + 100).to(dtype)
     mean = torch.full((planes,), float("nan"), dtype=dtype, device="cuda")
     variance = mean.clone()

@@ -269,10 +269,16 @@ def test_a_warm_up_without_a_daemon_cannot_reach_it(entry: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["warm_entry:absent", "warm_entry", "no_such_module:warm_up", "warm_entry:leave"]
+    ("name", "code"),
+    [
+        ("warm_entry:absent", "ENTRY_INVALID"),
+        ("warm_entry", "SETTING_INVALID"),  # nor a manifest
+        ("no_such_module:warm_up", "ENTRY_INVALID"),
+        ("warm_entry:leave", "ENTRY_INVALID"),
+    ],
 )
-def test_an_entry_that_leads_nowhere_is_a_usage_error(entry: Path, name: str) -> None:
+def test_an_entry_that_leads_nowhere_is_a_usage_error(entry: Path, name: str, code: str) -> None:
     (entry / "warm_entry.py").write_text(ENTRY)
     result = CliRunner().invoke(main, ["warmup", name, "--sizes", "rows=5"])
     assert result.exit_code == ExitCode.USAGE
-    assert "ENTRY_INVALID" in result.stderr
+    assert f"nearhint: {code}: " in result.stderr

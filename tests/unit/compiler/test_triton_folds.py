@@ -58,10 +58,10 @@ CASES = [
     *folded("column_sizes_bf16", (41, 3), special=True),
     *planes("sum_outer_inner_f32", (135, 5, 7)),
     *planes("sum_outer_inner_f32", (3, 4, 8), special=True),  # no whole long row of 8
-    *planes("plane_moments_f32", (3, 135, 7)),
-    *planes("plane_moments_f32", (1, 41, 8), special=True),
-    *planes("plane_moments_bf16", (5, 67, 3)),
-    *planes("plane_moments_bf16", (21, 16, 1), special=True),
+    *planes("plane_variances_f32", (3, 135, 7)),
+    *planes("plane_variances_f32", (1, 41, 8), special=True),
+    *planes("plane_variances_bf16", (5, 67, 3)),
+    *planes("plane_variances_bf16", (21, 16, 1), special=True),
 ]
 
 

@@ -37,7 +37,7 @@ def test_what_comes_after_the_reduces_stays_as_it_was() -> None:
     assert fold.whole.body[1:] == kernel.body[1:]
 
 
-@pytest.mark.parametrize("name", ["plane_moments_f32", "plane_moments_bf16"])
+@pytest.mark.parametrize("name", ["plane_variances_f32", "plane_variances_bf16"])
 def test_elements_of_planes_are_columns(name: str) -> None:
     kernel = kernel_of(name)
     fold = folded(kernel, 8)
@@ -49,11 +49,11 @@ def test_elements_of_planes_are_columns(name: str) -> None:
     assert isinstance(load, ir.Load)
     assert load.index == ex.add(ex.mul(8, K0, K2, ex.symbol("r0")), ex.symbol("p0"))
     # Of moments both reduces are of the elements, the second by way of the first's result.
-    assert fold.needed == ((0,) if name == "plane_moments_f32" else (0, 1))
+    assert fold.needed == ((0,) if name == "plane_variances_f32" else (0, 1))
 
 
 def test_planes_are_as_long_as_there_is_room_for() -> None:
-    kernel, text = kernel_of("plane_moments_f32"), f"cuda.split x=16 r=8 {REST} fold=8"
+    kernel, text = kernel_of("plane_variances_f32"), f"cuda.split x=16 r=8 {REST} fold=8"
     guard = generate(kernel, parse_schedule(f"{text} plane=32"), TARGET).guard
     assert AtMost(K2, 32) in guard.facts
     for wrong in ("", " plane=24", " plane=2048"):

@@ -299,7 +299,7 @@ def folds_of(name: str, planes: int, rows: int, length: int) -> list[Schedule]:
     return [each for each in space if each.get("plane", 0)]
 
 
-@pytest.mark.parametrize("name", ["plane_moments_f32", "plane_moments_bf16"])
+@pytest.mark.parametrize("name", ["plane_variances_f32", "plane_variances_bf16"])
 @pytest.mark.parametrize(("planes", "rows", "length"), [(41, 25_939, 33), (512, 4096, 49)])
 def test_elements_of_short_planes_are_columns(
     name: str, planes: int, rows: int, length: int
@@ -321,7 +321,7 @@ def test_elements_of_short_planes_are_columns(
     [(127, 1009, 60), (64, 8192, 16), (26, 14_860, 923)],  # that a cache keeps, and long ones
 )
 def test_elements_of_other_planes_are_no_columns(planes: int, rows: int, length: int) -> None:
-    assert not folds_of("plane_moments_bf16", planes, rows, length)
+    assert not folds_of("plane_variances_bf16", planes, rows, length)
 
 
 def test_a_launch_says_which_loop_its_tiles_cover_in_part() -> None:
