@@ -124,8 +124,8 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
             is_single=is_single,
             apart=apart,
         )
-    elif is_stored:
-        body = folding_stores(
+    else:
+        body = (folding_stores if is_stored else folding)(
             given,
             fold,
             block,
@@ -134,19 +134,10 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
             splits=splits_text,
             lanes="LANES",
         )
+    if is_stored:
         # With what is no whole long row, and the totals.
         lanes = 1 << (by * (most + 1) - 1).bit_length()
         array_length = ex.mul(rows, ex.add(splits, 2))
-    else:
-        body = folding(
-            given,
-            fold,
-            block,
-            by=by,
-            blocks=index_text(blocks),
-            splits=splits_text,
-            lanes="LANES",
-        )
     if is_single:
         lanes = max(WARP, lanes)
     elif not few:
