@@ -238,7 +238,9 @@ def space_without_parts(kernel: ir.Kernel, dims: Mapping[str, int]) -> list[Sche
     return [
         each
         for each in candidates(kernel, TARGET, dims)
-        if tuple(option for option in each.options if option[0] not in ("reuse", "stream"))
+        if tuple(
+            option for option in each.options if option[0] not in ("reuse", "stream", "cached")
+        )
         not in options
     ]
 
