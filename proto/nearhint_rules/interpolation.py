@@ -59,8 +59,9 @@ more than that from one contest to another."""
 COUNTED = 0.3
 """What one hint that is left out counts for at most, in logarithms: one in a corner is farther from
 all others than any size is from it once it is known. A Table of variances in f32 was served by its
-nearest hint for one such, with up to twice the time, though its other 13 hints lost nothing. In the
-recorded matrices nothing is decided otherwise by it."""
+nearest hint for one such, with up to twice the time, though its other 13 hints lost next to nothing
+(2026-11-h200-sweep-drawn-14-distrusted.json). In the recorded matrices nothing is decided otherwise
+by it."""
 WEIGHED_HINTS = 3
 """Hints that say where the Fallback is faster between them; fewer say so of themselves alone."""
 _Forecast: TypeAlias = tuple[list[int], list[Predicted]]

@@ -35,20 +35,26 @@ def serve(daemon: FakeDaemon, *hints: int, **options: object) -> None:
     daemon.publish(doubling.table(*hints, **options))  # type: ignore[arg-type]
 
 
-def calling(daemon: FakeDaemon, opened: Session | None = None) -> ProgramHandle:
-    """A Program that is served at 64, and was called there once."""
-    serve(daemon, 64)
+def served(
+    daemon: FakeDaemon, *hints: int, opened: Session | None = None, **options: object
+) -> ProgramHandle:
+    """A Program that is served at these hints."""
+    serve(daemon, *hints, **options)
     handle = (opened or open_session(daemon)).register(doubling.program())
     handle.wait_ready(DEADLINE_S)
+    return handle
+
+
+def calling(daemon: FakeDaemon, opened: Session | None = None) -> ProgramHandle:
+    """A Program that is served at 64, and was called there once."""
+    handle = served(daemon, 64, opened=opened)
     handle.count((64,), (0, 0, 1))
     return handle
 
 
 def wanting(daemon: FakeDaemon, size: int) -> ProgramHandle:
     """A Program that is served at 64, and called at another size."""
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(DEADLINE_S)
+    handle = served(daemon, 64)
     handle.want({"s0": size})
     return handle
 
@@ -131,9 +137,7 @@ def test_a_failed_operation_is_a_final_reason(daemon: FakeDaemon, loaded: list[b
 def test_a_bucket_is_asked_for_once_however_often_it_is_met(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(DEADLINE_S)
+    handle = served(daemon, 64)
     for size in (500, 510, 520, 500):
         handle.want({"s0": size})
     (request,) = daemon.wait_asked("EnsureKernels")
@@ -167,9 +171,7 @@ def test_sizes_that_found_the_outbox_full_are_wanted_again(
 def test_named_sizes_are_asked_for_as_they_are_and_not_by_their_bucket(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(DEADLINE_S)
+    handle = served(daemon, 64)
     handle.want_exactly({"s0": 1000})
     (first,) = daemon.wait_asked("EnsureKernels")
     assert first.as_given
@@ -204,9 +206,7 @@ def test_what_is_named_between_two_looks_of_the_engine_is_asked_for(
 def test_named_sizes_are_settled_by_their_own_hint_and_by_no_other_of_the_bucket(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
-    serve(daemon, 1024)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(DEADLINE_S)
+    handle = served(daemon, 1024)
     handle.want_exactly({"s0": 1000})
     daemon.wait_asked("EnsureKernels")
     assert so_far().pending == (doubling.KERNEL,)
@@ -218,9 +218,7 @@ def test_named_sizes_are_settled_by_their_own_hint_and_by_no_other_of_the_bucket
 def test_a_hint_that_the_daemon_lets_go_is_neither_waited_for_nor_asked_for(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
-    serve(daemon, 64, 1024)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(DEADLINE_S)
+    handle = served(daemon, 64, 1024)
     handle.want({"s0": 1024})
     assert nearhint.settle(timeout_s=DEADLINE_S).settled
     before = handle.snapshot
@@ -253,9 +251,7 @@ def test_a_pushed_table_becomes_a_new_snapshot_and_the_old_one_stays(
 def test_a_table_in_which_only_the_generation_changed_is_not_worked_through_again(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(DEADLINE_S)
+    handle = served(daemon, 64)
     before = handle.snapshot
     assert before is not None
     daemon.publish(doubling.table(64, generation=before.generation + 1))
@@ -273,9 +269,7 @@ def test_a_table_in_which_only_the_generation_changed_is_not_worked_through_agai
 def test_settle_waits_for_the_buckets_that_were_used(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
-    serve(daemon, 64, tier=1)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(DEADLINE_S)
+    handle = served(daemon, 64, tier=1)
     handle.want({"s0": 64})
     daemon.wait_asked("EnsureKernels")
     early = so_far()
@@ -289,9 +283,7 @@ def test_settle_waits_for_the_buckets_that_were_used(
 def test_settle_waits_for_sizes_that_traffic_has_searched_beside_their_bucket(
     daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
 ) -> None:
-    serve(daemon, 64)
-    handle = open_session(daemon).register(doubling.program())
-    handle.wait_ready(DEADLINE_S)
+    handle = served(daemon, 64)
     handle.want({"s0": 50})
     searched = doubling.table(50, 64, generation=2)
     begun, done = searched.hints
