@@ -10,14 +10,13 @@ from tests.gpu.test_shared_words import computed, made
 
 pytestmark = pytest.mark.gpu
 
-ANY = "index=32 aligned=1 divisible=0"
-REST = "fold=8 plane=64"
+REST = "index=32 aligned=1 divisible=0 fold=8 plane=256"
 SHAPES = (
-    f"cuda.split x=256 r=8 splits=8 warps=8 {ANY} unroll=4 programs=264 {REST}",
-    f"cuda.split x=128 r=32 splits=4 warps=8 {ANY} registers=80 unroll=2 programs=264 {REST}",
-    f"cuda.split x=64 r=16 splits=4 warps=4 {ANY} unroll=4 programs=528 {REST} stream=1",
+    f"cuda.split x=256 r=8 splits=4 warps=4 {REST} unroll=2 programs=528",
+    f"cuda.split x=128 r=16 splits=8 warps=4 {REST} registers=80 unroll=2 programs=528",
+    f"cuda.split x=64 r=16 splits=4 warps=4 {REST} unroll=4 programs=528 stream=1",
 )
-SIZES = [(41, 2593, 33), (3, 7, 1), (1, 4001, 64), (512, 67, 49), (7, 64, 8)]
+SIZES = [(41, 2593, 33), (3, 7, 1), (1, 4001, 64), (512, 67, 49), (7, 64, 8), (59, 453, 153)]
 """Planes a row, rows, and elements of a plane: some are no whole long row, some rest."""
 
 

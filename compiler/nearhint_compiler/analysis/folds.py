@@ -48,6 +48,11 @@ class Fold:
     plane: ex.Expr = ex.ONE
 
 
+def blocks_of_plane(plane: int, width: int) -> int:
+    """In how many blocks of so many columns one row of so long a plane lies at most."""
+    return (plane + width - 2) // width + 1
+
+
 def folded(kernel: ir.Kernel, by: int) -> Fold | None:
     """`kernel` with `by` rows as one; None where it is not one pass over contiguous columns or
     planes.

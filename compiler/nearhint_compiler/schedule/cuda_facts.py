@@ -100,11 +100,11 @@ class Facts:
     read two words at a time.
     `row_loads` run along the rows, `small_loads` of them over little; `own_loads` and `own_bytes`
     are of those that are not of all rows, `shared_bytes` of the others; `walks` over rows that
-    nothing holds read or write along them. If it `is_foldable`, several rows of its columns, of
-    which no variances are wanted, may be read as one, if it `folds_planes` those of planes, whose
-    elements are columns then, and if it `folds_stores` those of columns that it stores, too; if it
-    `is_chained`, chunks of its columns wait but for those before them. It `has_functions` if
-    elements go through one of
+    nothing holds read or write along them. It `has_pairs` that one walk computes. If it
+    `is_foldable`, several rows of its columns, of which no variances are wanted, may be read as
+    one, if it `folds_planes` those of planes, whose elements are columns then, and if it
+    `folds_stores` those of columns that it stores, too; if it `is_chained`, chunks of its columns
+    wait but for those before them. It `has_functions` if elements go through one of
     many instructions, such as exp. With `has_late_axes` the last axes of a block have threads
     before the first ones. If it `is_divisible_in_part`, some of the sizes that vectors need are
     multiples, and others not; with `has_static_vectors` some accesses need pointers alone, and
@@ -160,6 +160,7 @@ class Facts:
     walks: int
     is_foldable: bool
     folds_planes: bool
+    has_pairs: bool
     folds_stores: bool
     unit: int
     promises: Mapping[int, int]
@@ -339,6 +340,7 @@ def facts_of(
         and walks_of(kernel, SHARED) == 1,
         is_foldable=is_columns and fold is not None and not pairs,
         folds_planes=len(kernel.reduction) > 1 and fold is not None,
+        has_pairs=bool(pairs),
         folds_stores=is_columns and folded_stores(kernel, 2) is not None,
         unit=_unit(kernel, found, sizes),
         promises=_promises(kernel, dims, useful),

@@ -38,7 +38,10 @@ def stored(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list
 
 
 def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
-    texts = [f"{text} plane={most}" for text, most in zip(TEXTS[:4], (16, 32, 8, 64), strict=True)]
+    texts = [
+        f"{text} plane={most}" for text, most in zip(TEXTS[:4], (64, 32, 128, 64), strict=True)
+    ]
+    texts += [f"{TEXTS[4]} plane=64"] if kernel.startswith("sum") else []
     return [Case(kernel, f"cuda.split x=16 r=4 {text}", dims, special) for text in texts]
 
 
@@ -62,6 +65,9 @@ CASES = [
     *planes("plane_variances_f32", (1, 41, 8), special=True),
     *planes("plane_variances_bf16", (5, 67, 3)),
     *planes("plane_variances_bf16", (21, 16, 1), special=True),
+    *planes("plane_variances_bf16", (2, 35, 18)),  # longer than a block
+    *planes("sum_outer_inner_f32", (41, 3, 29)),
+    *planes("sum_outer_inner_f32", (19, 2, 17), special=True),
 ]
 
 

@@ -3,7 +3,7 @@
 In the first each program walks its chunk of the long columns; the first one has the rest of the
 rows, too, at once. What it leaves are the totals of long columns, `by` for each column: the last
 stage brings together those of all chunks and of the rows that were one, in one order. Of planes
-each element had totals of its own; of these one program has all of a plane.
+a program leaves one total for each that it has a part of (`plane_folds`).
 
 Where elements are stored there are three: the rest of the rows is a chunk of its own, of one long
 row that is not whole, what all leave is brought together in the second, by programs of few columns,
@@ -22,6 +22,7 @@ from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.body import Body
 from nearhint_compiler.codegen.triton.ops import combine_name
+from nearhint_compiler.codegen.triton.plane_folds import PLACE, THERE, Segments
 from nearhint_compiler.codegen.triton.stages import (
     COLUMN_MASK,
     COLUMNS,
@@ -42,12 +43,19 @@ were one, so that the same programs have all of them."""
 
 
 def folding(
-    kernel: ir.Kernel, fold: Fold, block: Block, *, by: int, blocks: str, splits: str, lanes: str
+    kernel: ir.Kernel,
+    fold: Fold,
+    block: Block,
+    *,
+    by: int,
+    splits: str,
+    lanes: str,
+    of: Segments | None = None,
 ) -> Staged:
     """The body of `kernel`, of which `block` walks long columns; the rest as in `stages.staged`.
 
     `lanes` is a power of two that holds the parts of a column, `by` of each program that shares it,
-    for each element of its plane. There are so many `blocks` of long columns.
+    or those of a plane, where columns are parts `of` planes.
     """
     # What counts the rows of a column counts those of all.
     walked = replace(fold.whole, reduction=(ex.product(kernel.reduction),))
@@ -66,19 +74,19 @@ def folding(
         *plan.walk(0, totals),
         *(line for total in totals for line in plan.closed(total)),
         *(line for total in totals for line in _combined(kernel, total)),
-        *left(totals, block, places, lambda part: f"({part} * rows + x)"),
     ]
-    if fold.plane == ex.ONE:
+    lines: list[str] = []
+    if of is None:
+        first += left(totals, block, places, lambda part: f"({part} * rows + x)")
         last = _ended(kernel, block, places, splits=f"{splits} * {by}", lanes=lanes)
     else:
-        turns = f"range(pid * {splits} + chunk, columns, {blocks} * {splits})"
-        parts = f"({splits} * {by} * plane)"
+        lines = [f"columns = {index_text(kernel.pointwise[0])}", *of.lines]
+        first += of.left(totals, places)
         last = [
-            f"columns, plane = {index_text(kernel.pointwise[0])}, {index_text(fold.plane)}",
-            f"for slice in {turns}:",
-            *(f"    {line}" for line in _ended_plane(kernel, block, places, parts, lanes)),
+            f"for slice in range(pid * {splits} + chunk, columns, {of.blocks} * {splits}):",
+            *(f"    {line}" for line in _ended_plane(kernel, block, places, of, lanes)),
         ]
-    lines = [
+    lines += [
         "if stage == 0:",
         *(f"    {line}" for line in first),
         "if stage == 1:",
@@ -113,19 +121,26 @@ def _ended(
 
 
 def _ended_plane(
-    kernel: ir.Kernel, block: Block, places: Mapping[str, int], splits: str, lanes: str
+    kernel: ir.Kernel, block: Block, places: Mapping[str, int], segments: Segments, lanes: str
 ) -> list[str]:
-    """The same of planes, of which a program has number `slice`, and so many `splits`."""
+    """The same of planes, of which a program has number `slice`."""
     few = _few(block, masks={})
     ends = WalkPlan(kernel, few, SHARED)
-
-    def at(part: str) -> str:
-        return f"(({part} // plane * columns + slice) * plane + {part} % plane)"
-
+    brought = gathered(
+        ends.totals(0),
+        few,
+        places,
+        lambda _: PLACE,
+        splits=segments.lanes,
+        lanes=lanes,
+        is_single=True,
+        there=THERE,
+    )
     return [
         f"column = slice + tl.arange(0, {COLUMNS})[:, None]",
+        *segments.brought(lanes),
         *ends.row_lines(0),
-        *gathered(ends.totals(0), few, places, at, splits=splits, lanes=lanes, is_single=True),
+        *brought,
         *ends.row_lines(1),
         *ends.row_stores(),
     ]

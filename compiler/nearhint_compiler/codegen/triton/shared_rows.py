@@ -27,6 +27,7 @@ from nearhint_compiler.codegen.triton.held import tile
 from nearhint_compiler.codegen.triton.kept import period
 from nearhint_compiler.codegen.triton.layout import Layout
 from nearhint_compiler.codegen.triton.links import Links
+from nearhint_compiler.codegen.triton.plane_folds import Segments
 from nearhint_compiler.codegen.triton.row import (
     ceil_div,
     shared_planes,
@@ -112,8 +113,9 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         raise InvalidSchedule(f"totals that are not brought together apart: {schedule}")
     apart = apart_of(kernel, block, x=x, few=few) if few and fold is None else None
     is_single = x == 1 and not block.row_mask
-    lanes = by * schedule.get("plane", 1) << (most - 1).bit_length()
+    lanes = by << (most - 1).bit_length()
     array_length = ex.mul(rows, ex.add(splits, 1 if apart else 0))
+    segments: Segments | None = None
     if fold is None:
         body = staged(
             kernel,
@@ -125,29 +127,33 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
             apart=apart,
         )
     else:
-        body = (folding_stores if is_stored else folding)(
-            given,
-            fold,
-            block,
-            by=by,
-            blocks=index_text(blocks),
-            splits=splits_text,
-            lanes="LANES",
+        many = index_text(blocks)
+        if fold.plane != ex.ONE:
+            segments = Segments(fold.plane, x, by, many, splits_text)
+        body = (
+            folding_stores(
+                given, fold, block, by=by, blocks=many, splits=splits_text, lanes="LANES"
+            )
+            if is_stored
+            else folding(given, fold, block, by=by, splits=splits_text, lanes="LANES", of=segments)
         )
     if is_stored:
         # With what is no whole long row, and the totals.
         lanes = 1 << (by * (most + 1) - 1).bit_length()
         array_length = ex.mul(rows, ex.add(splits, 2))
+    if segments is not None:
+        lanes = segments.lanes_of(schedule["plane"], most)
+        array_length = ex.mul(splits, blocks, segments.most)
     if is_single:
         lanes = max(WARP, lanes)
     elif not few:
         lanes = max(lanes, _least_lanes(kernel, schedule))
     facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
     facts = (*facts, *runs_facts(kernel, schedule), *cache_facts(given, schedule))
-    if fold is not None and fold.plane != ex.ONE:
+    if segments is not None:
         columns = 1
         problem = "planes have more elements than there is room for"
-        facts = (*facts, *within(fold.plane, schedule["plane"], problem))
+        facts = (*facts, *within(segments.plane, schedule["plane"], problem))
     else:
         columns = few or (x // by if fold is not None else 0)
     layout = Layout(

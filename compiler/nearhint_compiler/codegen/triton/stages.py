@@ -290,19 +290,21 @@ def gathered(
     splits: str,
     lanes: str,
     is_single: bool = False,
+    there: str = "",
     more: Callable[[Total], Sequence[str]] | None = None,
 ) -> list[str]:
     """The totals of all chunks of this program's rows, or of those before, brought together.
 
     Where `at` is the place of a single row, parts have one axis: then each warp brings together all
     of them, if they are no more than its lanes, and none waits for another. As a row of a block,
-    Triton may give all of them to each thread, in hundreds of registers. The lines `more` step the
-    parts of a total with what no chunk has.
+    Triton may give all of them to each thread, in hundreds of registers. `there` is a mask of the
+    lanes that have a part, where not all have. The lines `more` step the parts of a total with what
+    no chunk has.
     """
     lines = [f"part = tl.arange(0, {lanes}){'' if is_single else '[None, :]'}"]
     for total in totals:
         wanted = "(part < chunk)" if total.precedes else f"(part < {splits})"
-        mask = " & ".join(text for text in (block.row_mask, wanted) if text)
+        mask = " & ".join(text for text in (block.row_mask, there, wanted) if text)
         for part in total.parts:
             where = f"w{places[part.name]} + {at('part')}"
             lines.append(f"{part.name} = tl.load({where}, {mask}, other={part.neutral})")

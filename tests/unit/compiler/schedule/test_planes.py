@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
+from nearhint_compiler.analysis.folds import blocks_of_plane
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir.text import parse_kernel
@@ -300,7 +301,9 @@ def folds_of(name: str, planes: int, rows: int, length: int) -> list[Schedule]:
 
 
 @pytest.mark.parametrize("name", ["plane_variances_f32", "plane_variances_bf16"])
-@pytest.mark.parametrize(("planes", "rows", "length"), [(41, 25_939, 33), (512, 4096, 49)])
+@pytest.mark.parametrize(
+    ("planes", "rows", "length"), [(41, 25_939, 33), (512, 4096, 49), (59, 4534, 153)]
+)
 def test_elements_of_short_planes_are_columns(
     name: str, planes: int, rows: int, length: int
 ) -> None:
@@ -310,18 +313,27 @@ def test_elements_of_short_planes_are_columns(
         assert each["plane"] >= 1.41 * length
         assert generate(kernel_of(name), each, TARGET).guard.facts
         # A thread brings few parts together, and holds no more.
-        parts = each["fold"] * each["plane"] * each["splits"] / (32 * each["warps"])
-        assert parts <= 16
-        assert parts <= 8 or not each.get("registers", 0)
+        parts = each["fold"] * each["splits"] * blocks_of_plane(each["plane"], each["x"])
+        assert parts <= 4 * 32 * each["warps"]
     assert found[0]["x"] * 132 <= 8 * planes * length
 
 
 @pytest.mark.parametrize(
     ("planes", "rows", "length"),
-    [(127, 1009, 60), (64, 8192, 16), (26, 14_860, 923)],  # that a cache keeps, and long ones
+    # That a cache keeps, long ones, and of few rows.
+    [(127, 1009, 60), (64, 8192, 16), (26, 14_860, 923), (300, 700, 200)],
 )
 def test_elements_of_other_planes_are_no_columns(planes: int, rows: int, length: int) -> None:
     assert not folds_of("plane_variances_bf16", planes, rows, length)
+
+
+def test_sums_of_planes_are_walked_in_pieces_too() -> None:
+    source = """(kernel (symbols k0 k1 k2) (pointwise k0) (reduction k1 k2)
+        (params (in bf16) (out f32)) (body (load 0 (+ (* k0 k2 r0) (* k2 p0) r1)) (cast f32 0)
+        (reduce sum f32 1) (store 1 p0 2)))"""
+    space = candidates(parse_kernel(source), TARGET, {"k0": 59, "k1": 4534, "k2": 153})
+    found = [each for each in space if each.get("plane", 0)]
+    assert {each.get("pieces", 1) for each in found} == {1, 8}
 
 
 def test_a_launch_says_which_loop_its_tiles_cover_in_part() -> None:
