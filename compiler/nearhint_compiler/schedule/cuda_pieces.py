@@ -36,11 +36,14 @@ WIDEST = ((2048, 16, 7), (4096, 16, 4))
 little of. Shares of a copy's speed so, and in a block of 16 384: softmaxes of 12 500 0.99 and 0.85,
 of 13 333 0.99 and 0.82, of 14 336 1.01 and 0.91, layer norms of these 0.91 and 0.82, 0.85 and 0.75,
 0.96 and 0.87, of 15 001 0.84 and 0.75 (tests/benchmarks/gpu_schedules.py, on an H100)."""
-LONGEST_HELD, LONG_AT_MOST, LONG_WARPS = 32_768, 32, (16, 32)
+LONGEST_HELD, LONG_AT_MOST, ALONE_AT_MOST = 32_768, {16: 32, 32: 32}, {16: 48, 32: 32}
 """The longest row that a program holds, which has a processor for itself; elements of it that a
-thread has at most, and warps. Of 1090 rows of 29 885 in f32 a softmax takes 92 µs so, 107 in walks
-and 108 in teams; of 2251 of 17 746 in bf16 56, 69 and 104. Longer ones gain little: 88 µs for 89
-with 44 786 columns in f32, in bf16 nothing (tests/benchmarks/gpu_schedules.py, on an H100)."""
+thread has at most, by warps, and where nothing else lies along rows. Of 1090 rows of 29 885 in f32
+a softmax takes 92 µs so, 107 in walks and 108 in teams; of 2251 of 17 746 in bf16 56, 69 and 104.
+Longer ones gain little: 88 µs for 89 with 44 786 columns in f32, in bf16 nothing
+(tests/benchmarks/gpu_schedules.py, on an H100). Softmaxes in f32 of 1395 of 18 218 took 60 µs by 16
+warps, by 32 64, of 866 of 21 608 44 and 47, of 900 of 24 500 50 and 53 (on an H200,
+2026-11-h200-long-rows.json)."""
 LONGEST_NARROW, NARROW_AT_MOST = 36_864, {16: 72, 32: 56}
 """The same of narrow elements, and how many a thread has at most by warps."""
 PACKED, PACKED_MOST = 2, 24
@@ -104,9 +107,12 @@ def long_in_pieces(facts: Facts) -> Iterator[Schedule]:
     if facts.has_scan or facts.length <= PERSISTENT_LIMIT:
         return
     yield from _packed(facts, length)
-    for warps in LONG_WARPS if length <= (LONGEST_NARROW if is_narrow else LONGEST_HELD) else ():
+    if length > (LONGEST_NARROW if is_narrow else LONGEST_HELD):
+        return
+    wide = ALONE_AT_MOST if facts.row_loads == 1 else LONG_AT_MOST
+    for warps, most in (NARROW_AT_MOST if is_narrow else wide).items():
         size = 32 * warps * facts.lanes
-        pieces, most = -(-length // size), NARROW_AT_MOST[warps] if is_narrow else LONG_AT_MOST
+        pieces = -(-length // size)
         if pieces >= LEAST and pieces * facts.lanes <= most:
             yield from _forms(facts, size, warps, pieces, ({},))
 
@@ -126,7 +132,7 @@ def _packed(facts: Facts, length: int) -> Iterator[Schedule]:
     is_weighted = facts.row_loads > facts.own_loads
     if not is_packable(facts) or (is_weighted and not facts.divisible and length > PACKED_ODD):
         return
-    most = PACKED_WEIGHTED if is_weighted else dict.fromkeys(LONG_WARPS, PACKED_MOST)
+    most = PACKED_WEIGHTED if is_weighted else dict.fromkeys(NARROW_AT_MOST, PACKED_MOST)
     if facts.only_reads:
         most = PACKED_READ | most
     for warps in most:

@@ -13,10 +13,18 @@ from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts
 from nearhint_compiler.schedule.schedule import Schedule
 
 Shape: TypeAlias = tuple[int, int, int, int]
-TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 8, 4, 1), (8192, 8, 3, 1))
+TEAM_BLOCKS = ((4096, 4, 5, 2), (4096, 8, 4, 2), (8192, 8, 4, 1), (8192, 8, 3, 1))
 """(elements, warps) of the blocks of a team that holds such a row, how many of them a processor
 shall hold, and 2 where half of its registers are for the row after, loaded ahead: of one load along
-the row, as timed on an H100 (tests/benchmarks/gpu_rows.py)."""
+the row, as timed on an H100 (tests/benchmarks/gpu_rows.py). Softmaxes in f32 of 330 of 88 250 took
+75 µs by the first, by the second 77, walked 91, of 600 of 40 001 64, 66 and 67 (on an H200,
+2026-11-h200-long-rows.json)."""
+NARROW_PLAIN_BLOCKS = ((4096, 4, 8, 2), (4096, 4, 6, 2), (8192, 8, 4, 2))
+"""The same of one load of two bytes: more programs, of fewer warps, have rows ahead. A softmax of
+268 of 107 182 took 42 µs by the first, 46 by the second, 52 walked, and 55 as those of wide
+elements (the same)."""
+SCANNED_TEAM_BLOCKS = TEAM_BLOCKS[1:]
+"""Those of scans, of which fewer warps have more to scan each."""
 WIDE_TEAM_BLOCKS = ((4096, 8, 4, 2), (8192, 16, 2, 1))
 """The same of more loads: as many registers as these bounds leave hold half as many elements."""
 NARROW_TEAM_BLOCKS = ((4096, 8, 4, 1), (8192, 16, 2, 1), (8192, 8, 3, 1))
@@ -65,10 +73,18 @@ def in_words(facts: Facts, r: int, *, walked: bool) -> dict[str, int]:
 
 def teams_of_rows(facts: Facts) -> Iterator[Schedule]:
     """Rows that teams hold: where vectors are promised, and at any length that blocks hold."""
-    wide = NARROW_TEAM_BLOCKS if facts.itemsize <= 2 else WIDE_TEAM_BLOCKS
-    yield from _whole_teams(facts, TEAM_BLOCKS if _is_plain(facts) else wide)
+    yield from _whole_teams(facts, _blocks(facts))
     yield from tiled_team(facts)
     yield from _roomy_team(facts)
+
+
+def _blocks(facts: Facts) -> Sequence[Shape]:
+    is_narrow = facts.itemsize <= 2
+    if not _is_plain(facts):
+        return NARROW_TEAM_BLOCKS if is_narrow else WIDE_TEAM_BLOCKS
+    if facts.has_scan:
+        return SCANNED_TEAM_BLOCKS
+    return NARROW_PLAIN_BLOCKS if is_narrow else TEAM_BLOCKS
 
 
 def _is_plain(facts: Facts) -> bool:
@@ -86,8 +102,9 @@ def _whole_teams(facts: Facts, shapes: Sequence[Shape]) -> Iterator[Schedule]:
         blocks = {"x": 1, "r": elements, "splits": splits}
         blocks |= {"teams": max(1, held * facts.processors // splits), "warps": warps}
         bound = _bound(warps, held)
-        # Of narrow elements half of the registers hold too little, and two rows are too many.
-        is_ahead = ahead > 1 and facts.itemsize > 2 and facts.own_loads == 1
+        # What is scanned of narrow elements is wide, and two rows are too many.
+        is_held = facts.own_loads == 1 and not (facts.has_scan and facts.itemsize <= 2)
+        is_ahead = ahead > 1 and is_held
         following = {"ahead": ahead} if is_ahead else {}
         if facts.has_vectors:
             more = following | ({"group": facts.lanes} if facts.has_groups else {})

@@ -58,3 +58,16 @@ def test_narrow_rows_have_room_where_programs_keep_their_weights() -> None:
     # Softmaxes of narrow rows are walked faster than they are held.
     softmax = kernel_of("softmax_f16")
     assert not [each for each in teams(softmax, 65_536) if holds(softmax, each, 92_681)]
+
+
+def test_programs_of_few_warps_have_narrow_rows_ahead() -> None:
+    kernel = kernel_of("softmax_f16")
+    found = teams(kernel, 107_182)
+    assert [(each["r"], each["warps"], each.get("ahead", 1)) for each in found] == [
+        (4096, 4, 2),
+        (4096, 4, 2),
+        (8192, 8, 2),
+    ]
+    assert all(generate(kernel, each, TARGET).source for each in found)
+    # Beyond what so many programs hold there are those of more warps.
+    assert [each["r"] for each in teams(kernel, 150_001)] == [8192]
