@@ -5,8 +5,9 @@ a prediction would be no better: at sizes that were measured, where one of them 
 cut-off of all hints (each for itself: between hints a ladder has gaps that no single one reaches
 over, and all that is near may be one hint and what was timed beside it), where too little was
 measured near by, and for a Table whose own hints, left out in turn, are served clearly worse by
-predictions than by their neighbours. Nearest counts hints as farther where other facts of
-divisibility hold, and comes after all that the cut-off reaches.
+predictions than by their neighbours, also where only large gains are believed. Nearest
+counts hints as farther where other facts of divisibility hold, and comes after all that the cut-off
+reaches.
 
 Where it predicts, a Variant takes the place of the one that leads at the nearest hint, or of the
 default one if that is predicted to be faster, only if it is predicted to beat it beyond noise: that
@@ -62,6 +63,12 @@ all others than any size is from it once it is known. A Table of variances in f3
 nearest hint for one such, with up to twice the time, though its other 13 hints lost next to nothing
 (2026-11-h200-sweep-drawn-14-distrusted.json). In the recorded matrices nothing is decided otherwise
 by it."""
+CAUTIONS = (1.0, 4.0)
+"""By what the part of an error that a predicted gain must exceed is multiplied: by the first with
+which predictions lose no more than is tolerated. A Table of variances in bf16 whose 20 hints lost
+0.41 in all, of 0.40 that are tolerated, served 30 211 x 4 x 164 in 21 µs by its nearest hint, and
+by gains of four times as much in 16 (2026-11-h200-sweep-drawn-15-segments.json). No Table of the
+recorded matrices is cautious."""
 WEIGHED_HINTS = 3
 """Hints that say where the Fallback is faster between them; fewer say so of themselves alone."""
 _Forecast: TypeAlias = tuple[list[int], list[Predicted]]
@@ -82,6 +89,7 @@ class InterpolatedSelector(StepSelector):
     __slots__ = (
         "_are_few",
         "_calibration",
+        "_caution",
         "_latest",
         "_lead",
         "_measured",
@@ -95,7 +103,7 @@ class InterpolatedSelector(StepSelector):
         super().__init__(table, fallback, metric=SIZE_RATIO, remembered=remembered)
         self._predictor: Predictor | None = None
         self._measured: Predictor | None = None
-        self._calibration = 1.0
+        self._calibration = self._caution = 1.0
         is_cpu = table is not None and is_for_cpu(table)
         self._lead = CPU_LEAD if is_cpu else LEAST_LEAD
         # Of the sizes whose first alternative was asked for last: if an address is not aligned,
@@ -120,12 +128,14 @@ class InterpolatedSelector(StepSelector):
         except (InvalidExpression, OverflowError, ZeroDivisionError):
             self._unread = None
             return  # sizes of a launch that cannot be worked out at some hint
-        trial = _Trial(predictor, table, fallback, self._complete, self._lead)
         self._measured = predictor
         tolerated = CPU_TOLERATED_LOSS if is_for_cpu(table) else TOLERATED_LOSS
-        if trial.gain >= -tolerated * len(self._complete):
-            self._calibration = trial.calibration
-            self._predictor = predictor
+        for caution in CAUTIONS:
+            trial = _Trial(predictor, table, fallback, self._complete, self._lead, caution)
+            if trial.gain >= -tolerated * len(self._complete):
+                self._calibration, self._caution = trial.calibration, caution
+                self._predictor = predictor
+                break
         self._unread = None
 
     @property
@@ -202,6 +212,7 @@ class InterpolatedSelector(StepSelector):
             return super()._alternatives(dims, 1)[0]
         row, _, distance, scale, incumbent = standing
         fallback, *times = found[1]
+        scale *= self._caution
         served = leader(times, incumbent, row.standard.variant, scale, self._lead)
         if served is None:
             return super()._alternatives(dims, 1)[0]
@@ -230,8 +241,8 @@ class InterpolatedSelector(StepSelector):
             return super()._alternatives(dims, most)
         row, nearest, distance, scale, incumbent = standing
         fallback, *times = found[1]
-        standard = row.standard.variant
-        order = led(ordered(times, incumbent, standard, scale), standard, self._lead)
+        standard, wary = row.standard.variant, scale * self._caution
+        order = led(ordered(times, incumbent, standard, wary), standard, self._lead)
         if all(each[1] != incumbent for each in order):
             return super()._alternatives(dims, most)
         alternatives: list[Alternative] = []
@@ -242,7 +253,7 @@ class InterpolatedSelector(StepSelector):
                 continue
             tried |= bit
             served, reason = fallback, "predicted_fallback"
-            if self._are_few or not loses_to_fallback(each, fallback, standard, scale, self._lead):
+            if self._are_few or not loses_to_fallback(each, fallback, standard, wary, self._lead):
                 served, reason = each, "predicted"
             regret = self._calibration * expected_regret(served, (*order[at:], fallback), scale)
             selection = Selection(
@@ -285,6 +296,7 @@ class _Trial:
         fallback: str,
         complete: Sequence[HintRow],
         lead: float,
+        caution: float,
     ) -> None:
         self.gain = came = stated = 0.0
         for hint, times in enumerate(predictor.left_out):
@@ -297,8 +309,8 @@ class _Trial:
             measured[FALLBACK] = dict(complete[hint].fallbacks)[fallback].median_ns
             near = complete[predictor.neighbour(hint)]
             position, timing = next(each for each in near.ranked if each[0] in measured)
-            served = ordered(times[1:], position, table.default, 1.0)[0]
-            if loses_to_fallback(served, times[0], table.default, 1.0, lead):
+            served = ordered(times[1:], position, table.default, caution)[0]
+            if loses_to_fallback(served, times[0], table.default, caution, lead):
                 served = times[0]
             if not beats(timing, dict(near.fallbacks)[fallback]):
                 position = FALLBACK

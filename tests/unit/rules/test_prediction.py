@@ -287,15 +287,25 @@ def test_what_was_not_timed_at_a_hint_is_slower_than_the_best_of_its_own_divisib
 
 
 @pytest.mark.parametrize(
-    ("cutoff", "tolerated", "reason"),
-    [(4, 0.03, "winner"), (3, 0.03, "predicted"), (4, 0.055, "predicted")],
+    ("cutoff", "tolerated", "cautions", "reason"),
+    [
+        (4, 0.03, (1.0,), "winner"),
+        (3, 0.03, (1.0,), "predicted"),
+        (4, 0.055, (1.0,), "predicted"),
+        (4, 0.03, (1.0, 4.0), "predicted"),
+    ],
 )
 def test_predictions_are_not_judged_where_none_would_answer_nor_by_one_hint_alone(
-    cutoff: int, tolerated: float, reason: str, monkeypatch: pytest.MonkeyPatch
+    cutoff: int,
+    tolerated: float,
+    cautions: tuple[float, ...],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """700 is 3.6 times the hint next to it. Left out, it is served what leads by their trend, which
-    loses two fifths there and counts for a third."""
+    loses two fifths there and counts for a third; but not where large gains alone are believed."""
     monkeypatch.setattr(interpolation, "CPU_TOLERATED_LOSS", tolerated)
+    monkeypatch.setattr(interpolation, "CAUTIONS", cautions)
 
     def flat(size: int) -> float:
         return 500 + 4.0 * size
@@ -307,6 +317,27 @@ def test_predictions_are_not_judged_where_none_would_answer_nor_by_one_hint_alon
     found = measured(flat, steep, hints=hints, variants=(variant(0), variant(1)))
     selector = InterpolatedSelector(replace(found, cutoff=cutoff), STEP)
     assert selector.prepare((110,)).pick((512,)).reason == reason
+
+
+def test_with_caution_a_small_gain_takes_no_place_of_what_leads_near_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = measured(
+        lambda size: 1000 + 4.0 * size,
+        lambda size: 1600 + 2.0 * size,
+        hints=tuple(64 << step for step in range(0, 12, 2)),
+        variants=(variant(0), variant(1)),
+    )
+
+    def variants() -> list[int]:
+        selector = InterpolatedSelector(found, STEP)
+        return [selector.prepare((size,)).pick((512,)).variant for size in range(300, 8000, 100)]
+
+    bold = variants()
+    monkeypatch.setattr(interpolation, "CAUTIONS", (1e9,))
+    wary = variants()
+    assert set(bold) == set(wary) == {0, 1}
+    assert bold != wary
 
 
 def test_a_walk_over_two_loops_takes_whole_tiles_across() -> None:
