@@ -190,6 +190,13 @@ class Config:
         default=600.0,
         metadata=_row(_positive_seconds, "Seconds after which a call counts half as traffic."),
     )
+    forget_after_days: int = field(
+        default=90,
+        metadata=_row(
+            _count(0, 36_500),
+            "Days of running after which a Program that nobody asked for is forgotten; 0: never.",
+        ),
+    )
     drain_delay_s: float = field(
         default=0.0,
         metadata=_row(_seconds, "Seconds between NOT_SERVING and refusing new calls, on SIGTERM."),

@@ -27,6 +27,7 @@ from nearhint_daemon.errors import (
     StoreReadOnly,
     ToolchainMissing,
 )
+from nearhint_daemon.forgetting import Forgetter
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operating.interventions import Interventions
@@ -36,6 +37,7 @@ from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.regret.idle_regret import IdleRegret
 from nearhint_daemon.regret.regrets import REGRET, Regrets
 from nearhint_daemon.restoring import RESTORE, Restorer
+from nearhint_daemon.sightings import Sightings
 from nearhint_daemon.store import Store
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex
@@ -166,10 +168,12 @@ class Core:
         self.operations = Operations(self.jobs, clock=time.time)
         self.winners = Winners()
         self.tables = TableIndex(self.store, clock=time.time, on_publish=self._published)
+        self.sightings = Sightings(self.store, clock=time.time)
         self.programs = Programs(
             self.store,
             self.workshop,
             self.quarantine,
+            self.sightings,
             compiler_version=COMPILER_VERSION,
             clock=time.time,
         )
@@ -302,8 +306,18 @@ class Core:
             self.store,
             self.programs,
             self.traffic,
+            self.sightings,
             clock=time.time,
             monotonic=time.monotonic,
+        )
+        self.forgetter = Forgetter(
+            self.store,
+            self.sightings,
+            self.programs,
+            self.tables,
+            days=config.forget_after_days,
+            clock=time.time,
+            observer=self.metrics,
         )
         self._problems: dict[str, str] = {}
         self._failing: dict[str, str] = {}
@@ -356,6 +370,7 @@ class Core:
         with suppress(StoreError):
             await self.usage.flush()
             await self.traffic.flush()
+            await self.sightings.turn()
         await self.store.close()
 
     def problems(self) -> tuple[str, ...]:
@@ -446,6 +461,8 @@ class Core:
                 await self.restorer.make_room(self.config.max_store_bytes)
             async with self._going_on("trimming"):
                 await self.trimmer.turn()
+            async with self._going_on("forgetting"):
+                await self.forgetter.turn()
 
     async def _watch_traffic(self) -> None:
         while True:

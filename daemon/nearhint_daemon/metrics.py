@@ -53,6 +53,7 @@ WORKER_KINDS = ("compile", "bench")
 RESTART_REASONS = ("died", "hung", "start_failed", "cancelled", "recycled")
 STORE_PARTS = ("db", "wal", "artifacts")
 CORRUPT = ("artifact", "row", "database")
+FORGOTTEN = ("program", "kernel", "artifact")
 HINT_MOVES = ("wanted", "evicted")
 DISPATCH_TIERS = ("t0", "t1", "t2", "t3")
 FALLBACK_REASONS = (
@@ -161,6 +162,12 @@ class Metrics:
             "Stored bytes that did not have their hash.",
             ("where",),
         )
+        self.gone = counter(
+            "nearhint_forgotten",
+            "Programs that nobody asked for in a long time, Kernels that no Program has left, and"
+            " their binaries: rows that are gone.",
+            ("kind",),
+        )
         self.generation = gauge("nearhint_dispatch_table_version", "The newest generation.")
         self.table_age_seconds = gauge(
             "nearhint_dispatch_table_age_seconds",
@@ -235,6 +242,10 @@ class Metrics:
                 fallback_ns = min(timing.median_ns for _, timing in row.fallbacks)
                 self.speedup.observe(fallback_ns / best.median_ns)
 
+    def forgotten(self, what: str, count: int, /) -> None:
+        """Nobody asked for these in a long time, and they are gone."""
+        self.gone.labels(what).inc(count)
+
     def hints_wanted(self, count: int, /) -> None:
         """Traffic moved to sizes without a hint."""
         self.hint_moves.labels("wanted").inc(count)
@@ -278,5 +289,7 @@ class Metrics:
             self.store_bytes.labels(part)
         for direction in HINT_MOVES:
             self.hint_moves.labels(direction)
+        for what in FORGOTTEN:
+            self.gone.labels(what)
         for where in CORRUPT:
             self.corrupt.labels(where)

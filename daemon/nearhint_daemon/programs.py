@@ -16,6 +16,7 @@ from nearhint_daemon.errors import (
 from nearhint_daemon.jobs import JobSpec, Priority
 from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.recent import Recent
+from nearhint_daemon.sightings import Sightings
 from nearhint_daemon.store import Reading, Store, Writing
 from nearhint_daemon.store.rows import (
     FallbackRow,
@@ -40,6 +41,7 @@ from nearhint_rules.target import Device, Target
 LOWER = "lower"
 KEPT_LIMIT = 64
 RANGES_LIMIT = 1024
+TARGET_KINDS = ("cuda", "cpu")
 
 ProgramKey = tuple[str, str, str]
 """Namespace, Program, target kind."""
@@ -63,6 +65,7 @@ class Programs:
         store: Store,
         workshop: Workshop,
         quarantine: Quarantine,
+        sightings: Sightings,
         *,
         compiler_version: str,
         clock: Callable[[], float],
@@ -70,6 +73,7 @@ class Programs:
         self._store = store
         self._workshop = workshop
         self._quarantine = quarantine
+        self._sightings = sightings
         self._compiler_version = compiler_version
         self._clock = clock
         self._arrivals = Arrivals()
@@ -91,6 +95,8 @@ class Programs:
         """
         arrived = await self._arrivals.read(program)
         target = Target(device, await self._workshop.toolchain(_kind(device)))
+        self._sightings.note(namespace, arrived.id)
+        await self._sightings.while_going(namespace, arrived.id)
         row = ProgramRow(
             namespace=namespace,
             id=arrived.id,
@@ -161,6 +167,19 @@ class Programs:
         if row is None:
             raise KernelUnknown("no Fallback of that name", field="fallback")
         return row
+
+    async def asked_for(self, namespace: str, program: str) -> Mapping[str, tuple[int, int | None]]:
+        """As `ranges`, for somebody who will need all of the Program: it is not forgotten soon."""
+        await self._sightings.while_going(namespace, program)
+        found = self.ranges(namespace, program)
+        self._sightings.note(namespace, program)
+        return found
+
+    def forget(self, namespace: str, program: str) -> None:
+        """Keeps nothing of a Program that may be stored no more."""
+        self._ranges.drop((namespace, program))
+        for kind in TARGET_KINDS:
+            self._kept.drop((namespace, program, kind))
 
     def ranges(self, namespace: str, program: str) -> Mapping[str, tuple[int, int | None]]:
         """A Program's symbols and their ranges; raises `KernelUnknown`."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, QueueFull, StoreReadOnly
@@ -22,8 +21,6 @@ from nearhint_daemon.tuning.variants import LOST, Variants
 RESTORE = "restore"
 ROOM_SHARE = 0.9
 """How full the store is after room was made."""
-FILES_AT_ONCE = 64
-"""That are removed before another read has its turn: each may take a disk milliseconds."""
 
 
 class Restorer:
@@ -140,12 +137,6 @@ class Restorer:
 
         return self._store.read_now(read)
 
-    def _remove(self, rows: Sequence[ArtifactRow], reading: Reading) -> None:
-        """Removes files, but for what was made again since its row went."""
-        for row in rows:
-            if reading.get(ArtifactRow, row.sha256) is None:
-                self._store.files.remove(row.sha256)
-
     async def _evict(self, wanted_bytes: int) -> None:
         rows = await self._store.read(queries.artifacts_by_use)
         known = frozenset(row.sha256 for row in rows)
@@ -168,7 +159,6 @@ class Restorer:
                 tx.delete(ArtifactRow, row.sha256, actor=DAEMON, reason="evicted", at_s=at_s)
 
         await self._store.write(delete)
-        for start in range(0, len(gone), FILES_AT_ONCE):
-            await self._store.read(partial(self._remove, gone[start : start + FILES_AT_ONCE]))
+        await self._store.remove_files([row.sha256 for row in gone])
         if gone:
             logs.info("artifacts_evicted", count=len(gone))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_daemon.errors import GenerationGone
@@ -135,6 +135,21 @@ class TableIndex:
                 await asyncio.sleep(0)
         return frozenset(found)
 
+    def withdraw(self, namespace: str, kernel: str) -> Mapping[TableKey, Entry]:
+        """Takes a Kernel's Tables out of memory, and returns them: it is about to be forgotten."""
+        keys = self.of_kernel(namespace, kernel)
+        self._targets.pop((namespace, kernel), None)
+        for watcher in self._watchers:
+            for key in keys:
+                watcher.pending.pop(key, None)
+        return {key: self._entries.pop(key) for key in keys}
+
+    def restore(self, entries: Mapping[TableKey, Entry]) -> None:
+        """Puts back what was withdrawn and stays, but for what was written anew meanwhile."""
+        for key, entry in entries.items():
+            if key not in self._entries:
+                self._hold(key, entry)
+
     def newest(self, key: TableKey) -> Table | None:
         """The newest Table."""
         return self.selector(key).table
@@ -237,10 +252,13 @@ class TableIndex:
 
     def _keep(self, row: TableRow) -> None:
         key = (row.namespace, row.kernel, row.target)
+        self._hold(key, Entry(row.message, row.generation, row.tier, row.hints))
+
+    def _hold(self, key: TableKey, entry: Entry) -> None:
         if key not in self._entries:
             known = self._targets.get(key[:2], ())
-            self._targets[key[:2]] = (*known, row.target)
-        self._entries[key] = Entry(row.message, row.generation, row.tier, row.hints)
+            self._targets[key[:2]] = (*known, key[2])
+        self._entries[key] = entry
 
     def _drain(self, watcher: Watcher) -> tuple[list[types_pb2.Table], int]:
         batch: list[types_pb2.Table] = []

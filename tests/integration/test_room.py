@@ -22,10 +22,10 @@ from tests.unit.daemon.stores import Commit
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactUnknown
-from nearhint_daemon.restoring import FILES_AT_ONCE
 from nearhint_daemon.store import Writing, database, queries
 from nearhint_daemon.store.artifacts import BEFORE_ITS_ROW_S
 from nearhint_daemon.store.rows import ArtifactRow, VariantRow
+from nearhint_daemon.store.store import FILES_AT_ONCE
 from nearhint_daemon.tuning.publishing import Timed
 from nearhint_daemon.tuning.tasks import Task
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, types_pb2, worker_pb2

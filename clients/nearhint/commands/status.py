@@ -48,6 +48,8 @@ def status(address: str | None, as_json: bool) -> None:
         "waiting_jobs": answer.waiting_jobs,
         "compiles_run": answer.compiles_run,
         "store_size_bytes": answer.store_size_bytes,
+        "forgotten_programs": answer.forgotten_programs,
+        "forgotten_kernels": answer.forgotten_kernels,
         "change_seq": answer.change_seq,
     }
     if as_json:

@@ -25,6 +25,7 @@ from nearhint_daemon.services.requests import (
     read_sizes,
     read_text,
 )
+from nearhint_daemon.sightings import KERNEL, PROGRAM
 from nearhint_daemon.store import Reading, queries
 from nearhint_daemon.store.rows import (
     ArtifactRow,
@@ -105,6 +106,8 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
             waiting_jobs=waiting,
             compiles_run=core.workshop.compiles_run,
             store_size_bytes=sum(sizes.values()),
+            forgotten_programs=core.forgetter.counts[PROGRAM],
+            forgotten_kernels=core.forgetter.counts[KERNEL],
             metrics_address=core.metrics_address,
             problems=core.problems(),
             **counts,

@@ -94,7 +94,7 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         namespace = read_namespace(request.namespace)
         client_id = read_text(request.client_id, field="client_id")
         budget_s = _within_limits(request)
-        ranges = self._core.programs.ranges(namespace, request.program_id)
+        ranges = await self._core.programs.asked_for(namespace, request.program_id)
         hints = [
             read_sizes(hint, field=f"hints[{position}]")
             for position, hint in enumerate(request.hints)

@@ -289,6 +289,26 @@ def m008_traffic_by_fallback(db: Database) -> None:
     _run(db, _TRAFFIC_BY_FALLBACK)
 
 
+_SIGHTINGS = """
+CREATE TABLE sightings (
+  kind TEXT NOT NULL CHECK (kind IN ('program', 'kernel')),
+  namespace TEXT NOT NULL DEFAULT '', subject TEXT NOT NULL, day INTEGER NOT NULL,
+  change_seq INTEGER NOT NULL, PRIMARY KEY (kind, namespace, subject)
+) STRICT;
+CREATE INDEX sightings_by_day ON sightings (kind, day);
+CREATE INDEX fallbacks_by_kernel ON fallbacks (namespace, kernel);
+"""
+
+
+@migrations()
+def m009_sightings(db: Database) -> None:
+    """The days on which Programs were last asked for.
+
+    What has no row yet counts as seen when it gets one.
+    """
+    _run(db, _SIGHTINGS)
+
+
 def _run(db: Database, script: str) -> None:
     for statement in script.split(";\n"):
         if statement.strip():

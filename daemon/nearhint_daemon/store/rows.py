@@ -349,6 +349,20 @@ class TrafficRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SightingRow:
+    """The day on which a Program was last asked for; or a Kernel that no Program has any more.
+
+    Days on which the daemon ran are counted, from the first; `kind` is "program" or "kernel".
+    """
+
+    kind: str
+    namespace: str
+    subject: str
+    day: int
+    change_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DevicePolicyRow:
     """Whether a device may be used for verifying and measuring; who said so, and when."""
 
@@ -400,6 +414,7 @@ Row = (
     | ActRow
     | UsageRow
     | TrafficRow
+    | SightingRow
     | DevicePolicyRow
     | EventRow
     | MetaRow

@@ -11,7 +11,7 @@ import sqlite3
 from nearhint_daemon.errors import SchemaTooNew, StoreError
 
 APPLICATION_ID = 0x6E686E74  # "nhnt"
-VERSION = 8
+VERSION = 9
 """How many migrations this code knows."""
 
 

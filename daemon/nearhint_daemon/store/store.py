@@ -6,9 +6,10 @@ import asyncio
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -23,6 +24,8 @@ from nearhint_daemon.store.writer import Batch, Writer, refusal_of
 ResultT = TypeVar("ResultT")
 
 READERS = 2
+FILES_AT_ONCE = 64
+"""That are removed before another read has its turn: each may take a disk milliseconds."""
 TOLD_LIMIT = 1000
 """Rows and files without their hash that are logged, each once."""
 DAEMON = "nearhintd"
@@ -168,6 +171,17 @@ class Store:
                     )
                 )
             raise
+
+    async def remove_files(self, hashes: Sequence[str]) -> None:
+        """Removes the files of binaries whose rows went, but for what was made again since."""
+
+        def remove(reading: Reading, some: Sequence[str]) -> None:
+            for sha256 in some:
+                if reading.get(ArtifactRow, sha256) is None:
+                    self.files.remove(sha256)
+
+        for start in range(0, len(hashes), FILES_AT_ONCE):
+            await self.read(partial(remove, some=hashes[start : start + FILES_AT_ONCE]))
 
     def size_bytes(self) -> dict[str, int]:
         """Bytes by what they are for: "db", "wal" and "artifacts".

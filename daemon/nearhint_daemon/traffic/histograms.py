@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nearhint_daemon.errors import DaemonError
-from nearhint_daemon.programs import Programs
+from nearhint_daemon.programs import TARGET_KINDS, Programs
 from nearhint_daemon.recent import Recent
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import TrafficRow
@@ -40,7 +40,6 @@ FORGOTTEN = 2.0**-10
 """Calls below which a size is as good as never met: one call, ten half-lives ago."""
 PROGRAMS_KEPT = 512
 SIZES_KEPT = 4096
-TARGET_KINDS = ("cuda", "cpu")
 
 KernelKey = tuple[str, str]
 """Namespace, Kernel."""

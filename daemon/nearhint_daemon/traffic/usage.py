@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from nearhint_daemon.errors import KernelUnknown, QueueFull
 from nearhint_daemon.programs import Programs
+from nearhint_daemon.sightings import Sightings
 from nearhint_daemon.store import Store, Writing, queries
 from nearhint_daemon.store.rows import UsageRow
 from nearhint_daemon.traffic.histograms import Traffic
@@ -70,6 +71,7 @@ class Usage:
         store: Store,
         programs: Programs,
         traffic: Traffic,
+        sightings: Sightings,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -77,6 +79,7 @@ class Usage:
         self._store = store
         self._programs = programs
         self._traffic = traffic
+        self._sightings = sightings
         self._clock = clock
         self._monotonic = monotonic
         self._clients: OrderedDict[str, _Client] = OrderedDict()
@@ -95,6 +98,7 @@ class Usage:
         for position, usage in enumerate(used):
             try:
                 ranges = self._programs.ranges(namespace, usage.program)
+                self._sightings.note(namespace, usage.program)
             except KernelUnknown:
                 continue  # reported to a daemon that lost its store
             sizes_within(usage.sizes, ranges, field=f"usages[{position}].sizes")

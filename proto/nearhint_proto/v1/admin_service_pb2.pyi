@@ -214,6 +214,8 @@ class GetStatusResponse(_message.Message):
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     WAITING_JOBS_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_PROGRAMS_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_KERNELS_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """"starting", "serving" or "draining"."""
     programs: _builtins.int
@@ -240,6 +242,10 @@ class GetStatusResponse(_message.Message):
     """The address of /metrics; empty: off."""
     waiting_jobs: _builtins.int
     """Jobs taken up that wait for a device whose policy does not allow work on it now."""
+    forgotten_programs: _builtins.int
+    """Programs forgotten since the daemon started, because nobody asked for them in a long time."""
+    forgotten_kernels: _builtins.int
+    """Kernels forgotten since the daemon started, because no Program had them any more."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceStatus]:
         """The devices."""
@@ -271,10 +277,12 @@ class GetStatusResponse(_message.Message):
         metrics_address: _builtins.str = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
         waiting_jobs: _builtins.int = ...,
+        forgotten_programs: _builtins.int = ...,
+        forgotten_kernels: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "change_seq", b"change_seq", "compiles_run", b"compiles_run", "devices", b"devices", "kernels", b"kernels", "measurements", b"measurements", "metrics_address", b"metrics_address", "problems", b"problems", "programs", b"programs", "quarantined", b"quarantined", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs", "state", b"state", "store_size_bytes", b"store_size_bytes", "variants", b"variants", "waiting_jobs", b"waiting_jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "change_seq", b"change_seq", "compiles_run", b"compiles_run", "devices", b"devices", "forgotten_kernels", b"forgotten_kernels", "forgotten_programs", b"forgotten_programs", "kernels", b"kernels", "measurements", b"measurements", "metrics_address", b"metrics_address", "problems", b"problems", "programs", b"programs", "quarantined", b"quarantined", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs", "state", b"state", "store_size_bytes", b"store_size_bytes", "variants", b"variants", "waiting_jobs", b"waiting_jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,6 +22,7 @@ from tests.unit.rules.tables import table
 
 from nearhint_daemon.devices import Bench, Devices
 from nearhint_daemon.programs import Programs
+from nearhint_daemon.sightings import Sightings
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import DevicePolicyRow, UsageRow
 from nearhint_daemon.tables import TableIndex
@@ -136,7 +137,14 @@ def test_usage_that_is_being_written_when_the_daemon_stops_is_counted_once(tmp_p
     async def scenario(store: Store, seen: Seen) -> None:
         programs = cast(Programs, AnyPrograms())
         traffic = Traffic(store, programs, clock=time.time, half_life_s=60.0)
-        usage = Usage(store, programs, traffic, clock=time.time, monotonic=time.monotonic)
+        usage = Usage(
+            store,
+            programs,
+            traffic,
+            Sightings(store, clock=time.time),
+            clock=time.time,
+            monotonic=time.monotonic,
+        )
         used = [Used("p" * 64, {"s0": 16}, 3, (0, 0, 3, 0))]
         assert await usage.report("a", used, namespace="") == 1
         async with asyncio.timeout(LIMIT_S):

@@ -10,6 +10,7 @@ import pytest
 
 from nearhint_daemon.errors import StoreReadOnly
 from nearhint_daemon.programs import Programs
+from nearhint_daemon.sightings import Sightings
 from nearhint_daemon.store import Store
 from nearhint_daemon.traffic import usage
 from nearhint_daemon.traffic.histograms import Traffic
@@ -36,7 +37,14 @@ def test_while_the_disk_is_full_no_more_clients_are_gathered_than_a_limit(
     monkeypatch.setattr(usage, "CLIENTS_LIMIT", 2)
     store, programs = cast(Store, FullDisk()), cast(Programs, AnyPrograms())
     traffic = Traffic(store, programs, clock=lambda: 0.0, half_life_s=60.0)
-    gathering = Usage(store, programs, traffic, clock=lambda: 0.0, monotonic=lambda: 0.0)
+    gathering = Usage(
+        store,
+        programs,
+        traffic,
+        Sightings(store, clock=lambda: 0.0),
+        clock=lambda: 0.0,
+        monotonic=lambda: 0.0,
+    )
     used = [Used("p" * 64, {"s0": 16}, 3, (0, 0, 3, 0))]
 
     async def reported(client_id: str) -> int:
