@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TypeAlias
 
 from nearhint._handles import ProgramHandle, Sizes
 from nearhint_rules import expr as ex
+from nearhint_rules.choice import FALLBACK, Selection
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.hints import bucket, bucket_tiers
 from nearhint_rules.plan import Launch, Plan
@@ -52,6 +53,13 @@ NO_PLAN = frozenset({Phase.PUT_OFF, Phase.REFUSED})
 """The daemon was asked, and has none; `settle` does not wait for one."""
 
 
+def is_first(selection: Selection) -> bool:
+    """Whether the first Variant at these very sizes serves: their search has not ended yet."""
+    return (
+        selection.tier < SEARCHED_TIER and selection.variant != FALLBACK and selection.distance == 0
+    )
+
+
 def doubled_s(first_s: float, longest_s: float, times: int) -> float:
     """A pause that was doubled so often.
 
@@ -75,7 +83,8 @@ class Site:
 class Demand:
     """One bucket of one Kernel beside one Fallback; `sizes` and `dims` met it first.
 
-    `is_named`: it is not the bucket that is wanted, but `dims`. What is `final` for a reason that
+    `is_named`: it is not the bucket that is wanted, but `dims`; where it `is_beside`, traffic has
+    them searched, and only what becomes of that is to be known. What is `final` for a reason that
     may pass is asked for again when it is time (`again_s`).
     """
 
@@ -84,6 +93,7 @@ class Demand:
     sizes: Sizes
     dims: Sizes
     is_named: bool = False
+    is_beside: bool = False
     operation: str = ""
     attempts: int = 0
     final: str = ""
@@ -203,6 +213,16 @@ class Registration:
             return
         self.named[sizes] = None
         self._demand_named(sizes)
+
+    def beside(self, demand: Demand) -> Demand | None:
+        """The demand that tells what becomes of the very sizes of a bucket's, if it is there."""
+        return self.demands.get((demand.site.kernel, demand.site.fallback, demand.dims))
+
+    def want_beside(self, demand: Demand) -> None:
+        """The very sizes of a bucket's demand are searched: asks what becomes of that."""
+        exact = replace(demand, is_named=True, is_beside=True, was_met=False)
+        exact.reopen()
+        self._add(exact, demand.dims)
 
     def _demand(self, sizes: Sizes) -> None:
         for site, dims in self._launched(sizes):

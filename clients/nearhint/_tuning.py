@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
-from nearhint._registration import Demand, Phase, Registration
+from nearhint._registration import Demand, Phase, Registration, is_first
 from nearhint._state import SessionState
 from nearhint.connection import Connection
 from nearhint.counters import Counters
@@ -78,6 +78,8 @@ class Tuning:
     def ask(self) -> None:
         """Asks for every open demand."""
         now = self._clock()
+        if self._state.is_awaited:
+            self._want_what_traffic_has_searched()
         for demand in self._unanswered():
             if demand.again_s <= now:
                 demand.reopen()
@@ -100,6 +102,18 @@ class Tuning:
                         for demand in together:
                             demand.attempts += 1
                     return
+
+    def _want_what_traffic_has_searched(self) -> None:
+        """Nobody here asked for it: who waits for its end has to be told if it has failed."""
+        for registration, handle in self._state.alive():
+            snapshot = handle.snapshot
+            if registration.phase is not Phase.PLANNED or snapshot is None:
+                continue
+            for demand in list(registration.demands.values()):
+                if demand.is_named or not self._state.copies.is_met(demand):
+                    continue
+                if is_first(snapshot.choose(demand.site.step, demand.dims).selection):
+                    registration.want_beside(demand)
 
     def _askable(self, registration: Registration) -> list[Demand]:
         wanted: list[Demand] = []

@@ -9,23 +9,25 @@ from dataclasses import dataclass, field
 
 from nearhint import session as sessions_of_process
 from nearhint._engine import Inquiry
-from nearhint._registration import NO_PLAN, SEARCHED_TIER, Demand, Phase, Registration
+from nearhint._registration import NO_PLAN, SEARCHED_TIER, Demand, Phase, Registration, is_first
 from nearhint._state import SessionState
 from nearhint.session import Session, counters
-from nearhint_rules.choice import FALLBACK
+from nearhint.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class SettleReport:
     """How far the Kernels are that this process has used, at the sizes it used them with.
 
-    `at_t2`: measured there, and the winner serves (it may be the original ops). `at_t0`: the
-    original ops serve, for the reason given. `pending`: neither yet. Kernels are named by
+    `at_t2`: measured there, and the winner serves (it may be the original ops). `at_t1`: the
+    first Variant there serves, since the search failed for the reason given. `at_t0`: the
+    original ops serve, for the reason given. `pending`: none of these yet. Kernels are named by
     identity; a Program without a Plan by its label.
     """
 
     settled: bool
     at_t2: tuple[str, ...] = ()
+    at_t1: Mapping[str, str] = field(default_factory=dict[str, str])
     at_t0: Mapping[str, str] = field(default_factory=dict[str, str])
     pending: tuple[str, ...] = ()
 
@@ -55,7 +57,7 @@ def settle(*, timeout_s: float = 60.0) -> SettleReport:
     """Waits until every Kernel that this process has used is at T2 at the sizes it was used with.
 
     For benchmarks, tests and warm-up; never for serving. It never raises; when the time is up, the
-    report says what is still pending. A Kernel with a reason for T0 is not waited for, also where
+    report says what is still pending. A Kernel whose search failed is not waited for, also where
     that may pass: where a device was full, the work is asked for again by and by.
 
     >>> settle(timeout_s=0.1).settled  # nothing was used
@@ -95,6 +97,7 @@ def _settle_session(session: Session, deadline: float) -> SettleReport:
 def progress(state: SessionState) -> SettleReport:
     """How far one session is; for the engine's thread."""
     at_t2: set[str] = set()
+    at_t1: dict[str, str] = {}
     at_t0: dict[str, str] = {}
     pending: set[str] = set()
     for registration, handle in state.alive():
@@ -106,11 +109,13 @@ def progress(state: SessionState) -> SettleReport:
             continue
         snapshot = handle.snapshot
         for demand in list(registration.demands.values()):
+            if demand.is_beside:
+                continue  # its bucket's demand says what becomes of it
             kernel = demand.site.kernel
             is_met = state.copies.is_met(demand)
             never = "" if is_met else _why_never(state, registration, demand)
             if never:
-                at_t0[kernel] = never
+                (at_t1 if _is_first(snapshot, demand) else at_t0)[kernel] = never
             elif (
                 not is_met
                 or kernel in state.copies.incoming
@@ -122,15 +127,27 @@ def progress(state: SessionState) -> SettleReport:
                 selection = snapshot.choose(demand.site.step, demand.dims).selection
                 if selection.tier >= SEARCHED_TIER:
                     at_t2.add(kernel)
-                elif selection.variant != FALLBACK and selection.distance == 0:
-                    pending.add(kernel)  # traffic has its very sizes searched, beside the bucket
+                elif is_first(selection):  # traffic has its very sizes searched
+                    beside = registration.beside(demand)
+                    if beside is not None and beside.final:
+                        at_t1[kernel] = beside.final
+                    else:
+                        pending.add(kernel)
                 else:
                     at_t0[kernel] = _why_not(state, demand, selection.reason)
     return SettleReport(
         settled=not pending,
-        at_t2=tuple(sorted(at_t2 - at_t0.keys() - pending)),
+        at_t2=tuple(sorted(at_t2 - at_t1.keys() - at_t0.keys() - pending)),
+        at_t1={kernel: at_t1[kernel] for kernel in sorted(at_t1.keys() - at_t0.keys() - pending)},
         at_t0={kernel: at_t0[kernel] for kernel in sorted(at_t0.keys() - pending)},
         pending=tuple(sorted(pending)),
+    )
+
+
+def _is_first(snapshot: Snapshot | None, demand: Demand) -> bool:
+    """Whether the first Variant at these very sizes serves."""
+    return snapshot is not None and is_first(
+        snapshot.choose(demand.site.step, demand.dims).selection
     )
 
 
@@ -157,10 +174,16 @@ def _why_not(state: SessionState, demand: Demand, reason: str) -> str:
 def _merged(reports: list[SettleReport]) -> SettleReport:
     pending = {kernel for report in reports for kernel in report.pending}
     at_t0 = {kernel: reason for report in reports for kernel, reason in report.at_t0.items()}
+    at_t1 = {kernel: reason for report in reports for kernel, reason in report.at_t1.items()}
     at_t2 = {kernel for report in reports for kernel in report.at_t2}
     return SettleReport(
         settled=all(report.settled for report in reports),
-        at_t2=tuple(sorted(at_t2 - at_t0.keys() - pending)),
+        at_t2=tuple(sorted(at_t2 - at_t1.keys() - at_t0.keys() - pending)),
+        at_t1={
+            kernel: reason
+            for kernel, reason in at_t1.items()
+            if kernel not in pending and kernel not in at_t0
+        },
         at_t0={kernel: reason for kernel, reason in at_t0.items() if kernel not in pending},
         pending=tuple(sorted(pending)),
     )

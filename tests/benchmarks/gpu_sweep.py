@@ -377,7 +377,11 @@ def launches_of(calls: Sequence[Call], sizes: Mapping[str, int]) -> list[dict[st
 
 def line_of_tuning(facts: Mapping[str, Any]) -> str:
     """How the hints of a sweep were tuned, for people."""
-    problems = [f"{kernel[:12]} at T0: {reason}" for kernel, reason in facts["at_t0"].items()]
+    problems = [
+        f"{kernel[:12]} at {tier}: {reason}"
+        for tier, field in (("T0", "at_t0"), ("T1", "at_t1"))
+        for kernel, reason in facts.get(field, {}).items()
+    ]
     problems += [line for lines in facts["rejected"].values() for line in lines[:REJECTED_SHOWN]]
     verdict = "tuned" if facts["is_settled"] else "NOT SETTLED"
     return "\n    ".join((f"{facts['name']}: {verdict}", *problems))

@@ -142,6 +142,7 @@ def _tuned(captured: Captured, report: SettleReport, serving: Serving) -> dict[s
     rejected = {kernel: serving.rejected(kernel) for kernel in sorted(kernels)}
     return {
         "is_settled": report.settled or (is_planned and not pending),
+        "at_t1": {kernel: why for kernel, why in report.at_t1.items() if kernel in kernels},
         "at_t0": {kernel: why for kernel, why in report.at_t0.items() if kernel in kernels},
         "rejected": {kernel: lines for kernel, lines in rejected.items() if lines},
     }

@@ -248,7 +248,7 @@ class _Demo:
         report = settle(timeout_s=0)
         while not report.settled and (left_s := self._tuning_left_s(costs, start)):
             report = settle(timeout_s=min(left_s, 1.0 if self._first_t2_s is None else 5.0))
-            known = len(report.at_t2) + len(report.at_t0)
+            known = len(report.at_t2) + len(report.at_t1) + len(report.at_t0)
             progress.update(task, completed=known, total=known + len(report.pending))
             if self._first_t2_s is None:
                 self._encode(compiled, pairs[0], start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from nearhint._state import SessionState
 from nearhint._tables import FETCH_ATTEMPTS
 from nearhint.session import ProgramHandle, Session, session_for
 from nearhint.testing import FakeDaemon
+from nearhint_proto import convert
 
 FOREVER_S = 3600.0
 """Longer than a test may take: who waits for it never comes back."""
@@ -292,6 +294,34 @@ def test_settle_waits_for_sizes_that_traffic_has_searched_beside_their_bucket(
     assert (so_far().pending, so_far().at_t0) == ((doubling.KERNEL,), {})
     daemon.publish(replace(searched, generation=3))
     assert nearhint.settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
+
+
+def test_settle_names_a_kernel_whose_search_at_the_very_sizes_has_failed(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    """It waited to its end for the search, which nobody here had asked for."""
+    serve(daemon, 64)
+    handle = open_session(daemon).register(doubling.program())
+    handle.wait_ready(DEADLINE_S)
+    handle.want({"s0": 50})
+    found = doubling.table(50, 64, generation=2)
+    begun, done = found.hints
+    daemon.publish(replace(found, hints=(replace(begun, tier=1), done)))
+    eventually(lambda: handle.snapshot is not None and handle.snapshot.generation == 2)
+    reports: queue.SimpleQueue[nearhint.SettleReport] = queue.SimpleQueue()
+    waiting = threading.Thread(target=lambda: reports.put(nearhint.settle(timeout_s=DEADLINE_S)))
+    waiting.start()
+    daemon.wait_asked("EnsureKernels")
+    (asked,) = daemon.asked("EnsureKernels")
+    assert asked.as_given
+    assert [convert.size_hint_from_proto(each) for each in asked.hints] == [{"s0": 50}]
+    assert reports.empty(), "its search goes on"
+    (operation,) = daemon.store.operations
+    daemon.finish(operation, error="no candidate passed")
+    waiting.join(DEADLINE_S)
+    report = reports.get_nowait()
+    assert (report.settled, report.at_t1) == (True, {doubling.KERNEL: "no candidate passed"})
+    assert (report.at_t2, report.at_t0, report.pending) == ((), {}, ())
 
 
 def test_settle_gives_the_final_reason_of_a_kernel_without_variants(
