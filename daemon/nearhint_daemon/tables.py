@@ -19,6 +19,7 @@ from nearhint_daemon.store.rows import MeasurementRow, TableRow
 from nearhint_daemon.unbroken import to_its_end
 from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
+from nearhint_rules.beyond import own_hints
 from nearhint_rules.selectors import Selector
 from nearhint_rules.table import Table
 
@@ -199,7 +200,7 @@ class TableIndex:
                 generation=written.generation,
                 message=convert.table_to_proto(written).SerializeToString(),
                 tier=tier,
-                hints=len(table.hints),
+                hints=len(own_hints(table)),
                 created_at_s=now,
             )
             tx.put(row, seq=written.generation)

@@ -19,6 +19,7 @@ from nearhint.commands.pins import pins_json, print_pins
 from nearhint.commands.sizes import read_dims
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, types_pb2
+from nearhint_rules.beyond import own_hints
 
 target_option = click.option(
     "--target",
@@ -130,7 +131,7 @@ def rollback(kernel: str, generation: int, target: str, address: str | None, as_
                 generation,
                 each.generation,
                 len(each.variants),
-                len(each.hints),
+                len(own_hints(each)),
                 len(each.pins),
             )
         ],
@@ -282,7 +283,7 @@ def _head(message: types_pb2.Table) -> dict[str, object]:
         "target": each.target,
         "generation": each.generation,
         "default": each.variants[each.default].id if each.default >= 0 else None,
-        "hints": [dict(zip(each.symbols, row.dims, strict=True)) for row in each.hints],
+        "hints": [dict(zip(each.symbols, row.dims, strict=True)) for row in own_hints(each)],
         "pins": pins_json(each),
     }
 

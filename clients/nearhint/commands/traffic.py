@@ -78,10 +78,7 @@ def print_traffic(each: Table, traffic: Traffic) -> None:
             for sizes, row in hints(each)
             for name, timing in _runs(each, row)
         ],
-        title=(
-            f"memory on target {each.target[:12]}, whose device copies at "
-            + (NOT_YET if copied is None else f"{_giga(copied)} GB/s")
-        ),
+        title=f"memory on target {each.target[:12]}{_copying(copied)}",
     )
 
 
@@ -89,6 +86,13 @@ def hints(each: Table) -> Iterator[tuple[dict[str, int], HintRow]]:
     """A Table's hints with their sizes by symbol."""
     for row in each.hints:
         yield dict(zip(each.symbols, row.dims, strict=True)), row
+
+
+def _copying(bytes_per_s: float | None) -> str:
+    """How fast a device copies, which bandwidths are held against."""
+    if bytes_per_s is None:
+        return "; how fast a copy is there is not measured yet"
+    return f", whose device copies at {_giga(bytes_per_s)} GB/s"
 
 
 def copy_json(

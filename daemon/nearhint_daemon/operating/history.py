@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nearhint_rules.beyond import own_hints, rows_beyond
+from nearhint_rules.metrics import Dims
 from nearhint_rules.table import HintRow, Table, Timing, Variant
 
 SHOWN = 3
@@ -17,7 +19,7 @@ def change(before: Table | None, after: Table) -> str:
     'the oldest that is kept: 0 variants, 0 hints, 0 pins'
     """
     if before is None:
-        parts = {"variant": after.variants, "hint": after.hints, "pin": after.pins}
+        parts = {"variant": after.variants, "hint": own_hints(after), "pin": after.pins}
         counts = (f"{len(had)} {name}{'' if len(had) == 1 else 's'}" for name, had in parts.items())
         return f"the oldest that is kept: {', '.join(counts)}"
     lines = [
@@ -41,8 +43,11 @@ def _defaults(before: Table, after: Table) -> Iterable[str]:
 def _hints(before: Table, after: Table) -> Iterable[str]:
     old = {row.dims: row for row in before.hints}
     new = {row.dims: row for row in after.hints}
-    came = [f"hint {_dims(dims)} T{row.tier}" for dims, row in new.items() if dims not in old]
-    went = [f"hint {_dims(dims)} gone" for dims in old if dims not in new]
+    had, has = _kinds(before), _kinds(after)
+    came = [
+        f"{has[dims]} {_dims(dims)} T{row.tier}" for dims, row in new.items() if dims not in old
+    ]
+    went = [f"{had[dims]} {_dims(dims)} gone" for dims in old if dims not in new]
     moved = [
         f"{_dims(dims)}: {', '.join(told)}"
         for dims, row in new.items()
@@ -50,6 +55,16 @@ def _hints(before: Table, after: Table) -> Iterable[str]:
     ]
     for told in (came, went, moved):
         yield from _some(told)
+
+
+def _kinds(table: Table) -> dict[Dims, str]:
+    """What each row is: a hint, or what was timed beside one or beyond."""
+    own = {row.dims for row in own_hints(table)}
+    farther = rows_beyond(table)
+    return {
+        row.dims: "hint" if row.dims in own else "beyond" if row.dims in farther else "companion"
+        for row in table.hints
+    }
 
 
 def _row(before: Table, old: HintRow, after: Table, new: HintRow) -> Iterable[str]:

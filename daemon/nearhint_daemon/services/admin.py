@@ -223,11 +223,12 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
         ]
 
     def _summary(self, row: KernelRow, programs: int) -> pb.KernelSummary:
-        tables = [
-            types_pb2.Table.FromString(entry.message)
+        entries = [
+            entry
             for key in self._core.tables.of_kernel(row.namespace, row.id)
             if (entry := self._core.tables.entry(key)) is not None
         ]
+        tables = [types_pb2.Table.FromString(entry.message) for entry in entries]
         return pb.KernelSummary(
             id=row.id,
             title=row.title,
@@ -236,7 +237,7 @@ class AdminService(OperatingCalls, admin_service_pb2_grpc.AdminServiceServicer):
                 table.target: max((hint.tier for hint in table.hints), default=0)
                 for table in tables
             },
-            hints=sum(len(table.hints) for table in tables),
+            hints=sum(entry.hints for entry in entries),
             programs=programs,
             reason=next((table.reason for table in tables if table.reason), ""),
         )

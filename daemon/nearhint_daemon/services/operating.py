@@ -25,6 +25,7 @@ from nearhint_daemon.store.store import DAEMON
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
 from nearhint_proto.v1 import types_pb2
+from nearhint_rules.beyond import own_hints
 from nearhint_rules.table import Table
 
 PREFIX = re.compile(r"[0-9a-f]{4,64}")
@@ -229,7 +230,7 @@ def _generations(rows: Iterable[TableRow]) -> list[pb.Generation]:
                     generation=row.generation,
                     published_at_s=row.created_at_s,
                     tier=row.tier,
-                    hints=row.hints,
+                    hints=len(own_hints(table)),
                     change=change(before, table),
                 )
             )

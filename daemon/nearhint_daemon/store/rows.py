@@ -222,7 +222,11 @@ class TriedRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A Table at one generation; the newest few of each Kernel and Target are kept."""
+    """A Table at one generation; the newest few of each Kernel and Target are kept.
+
+    `hints` are those of its rows that are neither beside a hint nor beyond one; before version 9 of
+    the schema all rows.
+    """
 
     namespace: str
     kernel: str

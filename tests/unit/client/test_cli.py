@@ -190,7 +190,7 @@ def test_explain_holds_each_timing_against_a_copy(explained: FakeDaemon) -> None
 def test_what_a_copy_reaches_may_not_be_known_yet(explained: FakeDaemon) -> None:
     explained.store.explained[doubling.KERNEL].copy_bandwidths.clear()
     printed = run("explain", "abab", "--address", explained.address)
-    assert "whose device copies at not known yet" in printed.stdout
+    assert "how fast a copy is there is not measured yet" in printed.stdout
     result = run("explain", "abab", "--json", "--address", explained.address)
     (table,) = json.loads(result.stdout)["tables"]
     assert table["copy_bandwidth"] is None

@@ -122,6 +122,19 @@ def test_rollback_says_what_was_left_out(operated: FakeDaemon) -> None:
     assert content["left_out"] == ["schedule 2: rejected"]
 
 
+def test_rollback_counts_hints_and_not_what_was_timed_beside_them(operated: FakeDaemon) -> None:
+    restored = doubling.table(64, 63, generation=13)
+    answer = admin_service_pb2.RollBackTableResponse(table=convert.table_to_proto(restored))
+    operated.answer("RollBackTable", answer)
+    arguments = ("rollback", "abab", "--to", "7", "--address", operated.address)
+    (numbers,) = (line.split() for line in run(*arguments).stdout.splitlines() if " 13 " in line)
+    assert [each for each in numbers if each.isdecimal()] == ["7", "13", "1", "1", "0"], (
+        "restored, now, variants, hints, pins"
+    )
+    content = json.loads(run(*arguments, "--json").stdout)
+    assert content["hints"] == [{"k0": 64}]
+
+
 def test_history_lists_generations_and_acts(operated: FakeDaemon) -> None:
     result = run("history", "abab", "--address", operated.address)
     for text in ("64: T1 -> T2", "ann", "pin", "everywhere", "original ops", "2023-11-14"):

@@ -19,7 +19,7 @@ from nearhint_daemon.operating.editing import (
 )
 from nearhint_daemon.operating.history import SHOWN, change
 from nearhint_rules import expr as ex
-from nearhint_rules.guard import AtMost
+from nearhint_rules.guard import AtMost, Divisible
 from nearhint_rules.table import PIN_LIMIT, Pin, Variant, check
 
 THREE = (variant(0), variant(1), variant(2))
@@ -164,6 +164,15 @@ def test_a_change_is_told_in_one_line() -> None:
     ]
     assert change(after, after) == "nothing"
     assert "unpinned the original ops at 16" in change(after, replace(after, pins=()))
+
+
+def test_rows_beside_hints_are_told_and_counted_as_such() -> None:
+    variants = (variant(0), variant(1, Divisible(ex.Sym("k0"), 16)))
+    before = table(row((64,), {0: 1000}), variants=variants)
+    after = table(row((64,), {0: 1000}), row((63,), {0: 1000}), variants=variants)
+    assert change(before, after) == "companion 63 T2"
+    assert change(after, before) == "companion 63 gone"
+    assert change(None, after) == "the oldest that is kept: 2 variants, 1 hint, 0 pins"
 
 
 def test_probes_that_came_went_or_were_timed_again_are_a_change() -> None:
