@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from nearhint._tuning import failure, first_error
+from nearhint._registration import doubled_s
+from nearhint._tuning import AGAIN_S, failure, first_error
 from nearhint.cli_output import talk
 from nearhint.connection import Connection
 from nearhint.errors import LOST, NearhintError, NotFound, Rejected
@@ -41,6 +42,9 @@ RECONNECT_S = 0.5
 LOST_LIMIT_S = 60.0
 """A daemon that was there is waited for so long."""
 LOSSES_LIMIT = 20
+AGAIN_ATTEMPTS = 3
+"""So often is asked again for what failed for a reason that may pass: pauses double from
+`AGAIN_S` on, so that is given up after some minutes."""
 PLANS_S = 30.0
 """Plans are waited for so long, whatever the budget: without them nothing says what it left."""
 BUDGET_LIMIT_S = 7 * 86_400.0
@@ -178,6 +182,16 @@ class _Call:
     program: Surveyed
     sizes: tuple[Sizes, ...]
     goals: tuple[Goal, ...]
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A call that failed for a reason that may pass, and when it is made again."""
+
+    call: _Call
+    due_s: float
+    reason: str
 
 
 class _Round:
@@ -208,6 +222,7 @@ class _Round:
         # Met goals too: less effort may have met them. What is done is not done again.
         self._calls = deque(_calls(found))
         self._flying: dict[str, _Call] = {}
+        self._later: list[_Later] = []
 
     def run(self) -> Outcome:
         """Until every goal is met or given up, or the deadline has come.
@@ -226,10 +241,12 @@ class _Round:
         return Outcome(Survey(self._survey.programs, self._tables), self._problems)
 
     def _ask_and_look(self) -> None:
-        while self._calls or self._flying:
+        while self._calls or self._flying or self._later:
             if self._clock() >= self._deadline_s:
                 self._end_budget()
                 break
+            self._calls.extend(each.call for each in self._later if each.due_s <= self._clock())
+            self._later = [each for each in self._later if each.due_s > self._clock()]
             self._ask_more()
             self._wait(POLL_S)
             self._connection.check_socket()
@@ -296,7 +313,17 @@ class _Round:
             reason = f"{operation.failed} of {operation.total} jobs failed" + (why and f": {why}")
         else:
             reason = ""
-        self._close(call, reason)
+        if operation.passing and not operation.skipped and call.attempts < AGAIN_ATTEMPTS:
+            self._put_off(call, reason)
+        else:
+            self._close(call, reason)
+
+    def _put_off(self, call: _Call, reason: str) -> None:
+        """What failed says nothing about the work: it is asked for again after a while."""
+        pause_s = doubled_s(*AGAIN_S, call.attempts)
+        talk(f"{reason}: this is asked for again in {pause_s:g} s")
+        again = replace(call, attempts=call.attempts + 1)
+        self._later.append(_Later(again, self._clock() + pause_s, reason))
 
     def _unmet(self, goals: Iterable[Goal]) -> list[Goal]:
         return [
@@ -321,6 +348,8 @@ class _Round:
         """What is done stays done."""
         held = self._held()  # before nothing waits any more
         self._cancel()
+        for each in self._later:
+            self._close(each.call, each.reason)
         for goal in self._unmet(self._open):
             self._problems[goal] = _unfinished(held.get(goal.target))
         self._report()

@@ -10,11 +10,13 @@ import grpc
 import pytest
 from tests.unit.client import doubling
 
+from nearhint._tuning import AGAIN_S
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.errors import DaemonUnreachable, DaemonUnready, Rejected
 from nearhint.testing import TARGET_ID, FakeDaemon
 from nearhint.warmup.asking import (
+    AGAIN_ATTEMPTS,
     CALLS_IN_FLIGHT,
     EFFORTS,
     LOST_LIMIT_S,
@@ -221,6 +223,66 @@ def test_a_bucket_that_failed_beside_others_has_its_error(
 
     stage.then = end
     assert stage.bring(wish(4, 64)).problems == {goal(64): reason}
+
+
+def failing(daemon: FakeDaemon) -> None:
+    """What is under way fails for a reason that may pass."""
+    finish(daemon, error="the device is full")
+    for operation in daemon.store.operations.values():
+        operation.passing = 1
+
+
+def test_what_failed_for_a_reason_that_may_pass_is_asked_for_again(
+    daemon: FakeDaemon, stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pass_over() -> None:
+        if len(daemon.asked("EnsureKernels")) == 1:
+            failing(daemon)
+            return
+        daemon.publish(doubling.table(4, 64))
+        finish(daemon)
+
+    stage.then = pass_over
+    outcome = stage.bring(wish(4, 64))
+    assert outcome.problems == {}
+    first, second = daemon.asked("EnsureKernels")
+    assert asked_sizes(first) == asked_sizes(second) == [4, 64]
+    assert stage.now_s >= AGAIN_S[0]
+    assert "the device is full: this is asked for again in 40 s" in capsys.readouterr().err
+    assert all(failed == 0 for _, _, failed in stage.progress)
+
+
+def test_what_fails_for_that_reason_each_time_is_given_up_by_and_by(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    stage.then = lambda: failing(daemon)
+    outcome = stage.bring(wish(4))
+    assert outcome.problems == {goal(4): "the device is full"}
+    assert len(daemon.asked("EnsureKernels")) == 1 + AGAIN_ATTEMPTS
+
+
+def test_a_budget_that_ends_before_it_is_asked_for_again_leaves_the_reason(
+    daemon: FakeDaemon, stage: Stage
+) -> None:
+    stage.then = lambda: failing(daemon)
+    outcome = stage.bring(wish(4), deadline_s=AGAIN_S[0] / 2)
+    assert outcome.problems == {goal(4): "the device is full"}
+    assert len(daemon.asked("EnsureKernels")) == 1
+
+
+def test_others_are_asked_for_while_it_is_waited(daemon: FakeDaemon, stage: Stage) -> None:
+    def pass_over() -> None:
+        if len(daemon.asked("EnsureKernels")) <= CALLS_IN_FLIGHT:
+            failing(daemon)
+        else:
+            finish(daemon)
+
+    sizes = [2**power for power in range(1, 2 + POINTS_A_CALL * CALLS_IN_FLIGHT)]
+    stage.then = pass_over
+    stage.bring(wish(*sizes))
+    asked = [asked_sizes(request)[0] for request in daemon.asked("EnsureKernels")]
+    first, second = sizes[0], sizes[POINTS_A_CALL]
+    assert asked == [first, second, sizes[-1], first, second]
 
 
 HINTS = tuple(number << 20 for number in range(1, HINT_LIMIT + 1))
