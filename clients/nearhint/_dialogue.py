@@ -65,6 +65,7 @@ class Dialogue:
     ) -> None:
         self._connection = connection
         self._state = state
+        state.meet(connection.daemon_id)
         self._client_id = client_id
         self._counters = counters
         self._clock = chance.clock
@@ -92,6 +93,7 @@ class Dialogue:
             self._get_tables(set(state.kernels()))
         elif planned:
             self._get_tables({kernel for each in planned for kernel in each.kernels()})
+        self._take_held_back()
         if self._load_due_s <= self._clock():
             self._load_incoming()
         state.refresh(self._clock)
@@ -262,7 +264,17 @@ class Dialogue:
             if accepted is not None and accepted.is_withdrawn:
                 state.mark_stale([accepted.kernel], withdrawn=[accepted.kernel])
             time.sleep(0)  # lets the model's threads have the interpreter
+        self._take_held_back()
         self._load_incoming()
+
+    def _take_held_back(self) -> None:
+        state = self._state
+        demands = (
+            demand for each in state.registrations.values() for demand in each.demands.values()
+        )
+        for accepted in state.copies.take_held_back(demands):
+            if accepted.is_withdrawn:
+                state.mark_stale([accepted.kernel], withdrawn=[accepted.kernel])
 
     def _load_incoming(self) -> None:
         """Brings the binaries of Tables that came here, now or before a daemon was lost.

@@ -35,6 +35,8 @@ class SessionState:
     outbox: Outbox
     target_kind: str
     target_id: str = ""
+    daemon_id: str = ""
+    """Of the store of the daemon that answered last."""
     change_seq: int | None = None
     watch: Watch | None = None
     watch_due_s: float = 0.0
@@ -154,6 +156,12 @@ class SessionState:
         self.early = []
         self.usage = Usage()
         self.disconnect()
+
+    def meet(self, daemon_id: str) -> None:
+        """A daemon answers; one of another store knows nothing of the Tables that are here."""
+        if self.daemon_id not in ("", daemon_id):
+            self.copies.outlive()
+        self.daemon_id = daemon_id
 
     def disconnect(self) -> None:
         """The connection is gone: all is to be said anew to the next daemon."""

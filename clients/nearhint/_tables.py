@@ -6,6 +6,7 @@ immutable or safe under threads.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -58,6 +59,10 @@ class TableCopies:
         self.loaded: dict[ArtifactRef, LoadedKernel] = {}
         self.incoming: set[str] = set()
         """Kernels whose Tables came, and not all of the Artifacts that these answer with."""
+        self._outlived: set[str] = set()
+        """Kernels whose Tables here are of a store that is no more."""
+        self._held_back: dict[str, Table] = {}
+        """And what the daemon has of them, as long as that is less for calls made here."""
         self._generations: dict[str, int] = {}
         self._tuned: dict[str, Tuned] = {}
         self.unloadable: dict[ArtifactRef, str] = {}
@@ -90,10 +95,52 @@ class TableCopies:
         if table != known or table.kernel not in self._tuned:
             self._tuned[table.kernel] = Tuned.of(table)
         if table == known:
+            self._outlived.discard(table.kernel)
             return None
+        if table.kernel in self._outlived and not self._must_be_taken(table):
+            self._held_back[table.kernel] = table
+            return None
+        return self._take(table)
+
+    def _must_be_taken(self, table: Table) -> bool:
+        """Whether it says what people, or a failure, decided, and not just less than is known."""
+        held = self._held_back.get(table.kernel)
+        is_given_up = bool(table.reason) and not table.variants
+        return bool(table.pins) or is_given_up or (held is not None and _is_withdrawn(held, table))
+
+    def _take(self, table: Table) -> Accepted:
+        known = self.tables.get(table.kernel)
+        self._outlived.discard(table.kernel)
+        self._held_back.pop(table.kernel, None)
         self.tables[table.kernel] = table
         self.incoming.add(table.kernel)
         return Accepted(table.kernel, known is not None and _is_withdrawn(known, table))
+
+    def take_held_back(self, demands: Iterable[Demand]) -> list[Accepted]:
+        """Takes the Tables that have by now all that calls here had from those before them.
+
+        What the daemon has given up for good is not waited for.
+        """
+        if not self._held_back:
+            return []
+        before = {kernel: Tuned.of(self.tables[kernel]) for kernel in self._held_back}
+        lacking = {
+            demand.site.kernel
+            for demand in demands
+            if demand.site.kernel in before
+            and not (demand.final and demand.again_s == math.inf)
+            and not self.is_met(demand)
+            and before[demand.site.kernel].meets(demand)
+        }
+        return [
+            self._take(table)
+            for kernel, table in list(self._held_back.items())
+            if kernel not in lacking
+        ]
+
+    def outlive(self) -> None:
+        """The daemon that answers has another store: it made none of the Tables that are here."""
+        self._outlived |= self.tables.keys()
 
     def missing(self, kernels: Iterable[str]) -> Iterator[ArtifactRef]:
         """The Artifacts that the Kernels' Tables can answer with and that are not loaded."""
@@ -168,10 +215,12 @@ class TableCopies:
         """
         for kernel in kernels:
             self._tuned.pop(kernel, None)
+            if kernel in self.tables:
+                self._outlived.add(kernel)
 
     def refusal(self, kernel: str) -> str:
         """Why the Kernel has no Variants, as its Table says now; empty where it may have some."""
-        table = self.tables.get(kernel)
+        table = self._held_back.get(kernel) or self.tables.get(kernel)
         return table.reason if table is not None and not table.variants else ""
 
     def clear(self) -> None:
@@ -180,10 +229,13 @@ class TableCopies:
         self.incoming.clear()
         self._generations.clear()
         self._tuned.clear()
+        self._outlived.clear()
+        self._held_back.clear()
 
     def forgive(self) -> None:
         """Another daemon may have right what this one had wrong, and count generations anew."""
         self._generations.clear()
+        self._held_back.clear()
         for kernel in [kernel for kernel in self.tables if self.refusal(kernel)]:
             del self.tables[kernel]
             self._tuned.pop(kernel, None)
@@ -207,6 +259,8 @@ class TableCopies:
             del self.tables[kernel]
             self.incoming.discard(kernel)
             self._generations.pop(kernel, None)
+            self._outlived.discard(kernel)
+            self._held_back.pop(kernel, None)
             self._tuned.pop(kernel, None)
             self._selectors.pop(kernel, None)
         keep = {ref for table in self.tables.values() for ref in _artifacts(table)}

@@ -104,6 +104,8 @@ class Connection:
         self, address: str, *, trusted_uids: frozenset[int], counters: Counters, version: str
     ) -> None:
         self.address = address
+        self.daemon_id = ""
+        """Of the daemon's store, once it has answered `hello`."""
         self._counters = counters
         self._metadata = (("nearhint-client", f"py/{version}"),)
         path = socket_path(address)
@@ -144,6 +146,7 @@ class Connection:
         )
         if not info.protocol_min <= PROTOCOL_VERSION <= info.protocol_max:
             raise ProtocolSkew(low=info.protocol_min, high=info.protocol_max, own=PROTOCOL_VERSION)
+        self.daemon_id = info.daemon_id
         return info
 
     def register_program(
