@@ -461,6 +461,8 @@ class Core:
                 await self.restorer.make_room(self.config.max_store_bytes)
             async with self._going_on("trimming"):
                 await self.trimmer.turn()
+                if self.jobs.is_idle():
+                    await self.trimmer.shrink()
             async with self._going_on("forgetting"):
                 await self.forgetter.turn()
 

@@ -4,16 +4,19 @@ Of a Kernel on a Target stay the Measurements at the sizes that its Table has, t
 Variant and Fallback, by which a Variant counts as measured, and of all others the newest, as many
 as people are shown and more. Jobs that are done again whenever they are asked for leave nothing
 that is asked for, and those that judged selection last no longer than what they found. What is free
-in the database's file goes back to the disk: it counts as the store's size.
+in the database's file goes back to the disk: it counts as the store's size. A database of before
+gives nothing back until it was written anew, which is done once while nothing is worked on.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import suppress
 
 from nearhint_daemon import logs
-from nearhint_daemon.errors import StoreReadOnly
+from nearhint_daemon.errors import StoreError, StoreReadOnly
 from nearhint_daemon.regret.regrets import REGRET, REGRET_ROWS
 from nearhint_daemon.restoring import RESTORE
 from nearhint_daemon.store import Store, Writing, database, queries
@@ -27,6 +30,12 @@ MEASUREMENTS_A_TURN = 5000
 PAGES_KEPT = 256
 """Free pages, of 4 KiB, that stay for what is written next."""
 PAGES_A_TURN = 1024
+FREE_PAGES_WORTH = 4096
+"""Free pages for which a database that gives none back is written anew."""
+REWRITTEN_PAGES = 65_536
+"""In use, of such a database, at most: 256 MiB are copied."""
+REWRITE_S = 2.0
+"""So long may writes wait for that."""
 UNASKED = (f"{PROBE}/", f"{RESTORE}/")
 """How the keys of the jobs start that are done again whenever they are asked for."""
 REGRET_JOBS_KEPT = REGRET_ROWS // len(SELECTORS)
@@ -36,8 +45,16 @@ REGRET_JOBS_KEPT = REGRET_ROWS // len(SELECTORS)
 class Trimmer:
     """Forgets what nothing asks for."""
 
-    def __init__(self, store: Store, tables: TableIndex) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tables: TableIndex,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
+        self._monotonic = monotonic
+        self._is_rewritten = False
         self._tables = tables
         self._last: TableKey = ("", "", "")
 
@@ -63,6 +80,28 @@ class Trimmer:
             jobs, measurements, pages = await self._store.write(trim)
             if jobs or measurements or pages:
                 logs.debug("store_trimmed", jobs=jobs, measurements=measurements, pages=pages)
+
+    async def shrink(self) -> None:
+        """Has a database of before written anew, once, if it has much that is free.
+
+        For when nothing is worked on. Where that takes too long, or there is no room for a copy,
+        it stays as it is until the daemon is started again.
+        """
+        if self._is_rewritten or not self._store.read_now(
+            lambda reading: database.may_shrink(
+                reading.connection, least=FREE_PAGES_WORTH, most=REWRITTEN_PAGES
+            )
+        ):
+            return
+        self._is_rewritten = True
+        until_s = self._monotonic() + REWRITE_S
+        before = self._store.size_bytes()["db"]
+        try:
+            await self._store.rewrite(is_late=lambda: self._monotonic() > until_s)
+        except StoreError as error:
+            logs.warning("database_not_rewritten", problem=str(error), size_bytes=before)
+        else:
+            logs.info("database_rewritten", size_bytes=before)
 
     def _next(self) -> TableKey | None:
         keys = sorted(self._tables.every_key())

@@ -7,7 +7,7 @@ daemon never forks, and nothing else opens the file.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,8 @@ CORRUPT_KEPT = 4
 
 INCREMENTAL = 2
 """What `PRAGMA auto_vacuum` calls: free pages go when that is asked for, see `give_back`."""
+PROGRESS_STEPS = 1000
+"""Of SQLite's machine, between two looks at whether time is up."""
 WRITER_PRAGMAS: Mapping[str, int | str] = {
     "journal_mode": "wal",
     "synchronous": 2,  # FULL: an acknowledged commit survives power loss
@@ -150,6 +152,32 @@ def give_back(connection: sqlite3.Connection, *, keep: int, limit: int) -> int:
         connection.execute("PRAGMA incremental_vacuum(1)")
     (after,) = connection.execute("PRAGMA freelist_count").fetchone()
     return int(before - after)
+
+
+def may_shrink(connection: sqlite3.Connection, *, least: int, most: int) -> bool:
+    """Whether a database that gives no page back has as many free ones, and not too many in all."""
+    # The mode comes last: a connection knows what it was when it last read.
+    names = ("freelist_count", "page_count", "auto_vacuum")
+    free, pages, mode = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in names)
+    return mode != INCREMENTAL and least <= free and pages - free <= most
+
+
+def rewrite(connection: sqlite3.Connection, *, is_late: Callable[[], bool]) -> None:
+    """Writes the database anew, without free pages and so that `give_back` works from then on.
+
+    In no transaction; a kill leaves the database as it was. Raises `sqlite3.OperationalError` once
+    `is_late`, or where there is no room for a copy: it is then as it was, too.
+    """
+    connection.set_progress_handler(is_late, PROGRESS_STEPS)
+    try:
+        connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+        connection.execute("VACUUM")
+    except BaseException:
+        connection.set_progress_handler(None, 0)
+        connection.execute("PRAGMA auto_vacuum = 0")
+        raise
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 @_damage_as_such()

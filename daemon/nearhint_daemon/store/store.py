@@ -126,6 +126,16 @@ class Store:
             return False
         return not self._is_read_only
 
+    async def rewrite(self, *, is_late: Callable[[], bool]) -> None:
+        """Writes the database anew, see `database.rewrite`; whoever writes waits, readers do not.
+
+        Raises `StoreError`, and leaves it as it was: for lack of time, or of room for a copy.
+        """
+        try:
+            await self._writer.run_alone(partial(database.rewrite, is_late=is_late))
+        except sqlite3.Error as error:
+            raise StoreError(f"the database was not rewritten: {error}") from error
+
     def read_now(self, work: Callable[[Reading], ResultT]) -> ResultT:
         """Runs a read of a few rows here and now (some microseconds each); as `read` raises."""
         return self._read(self._inline, work)

@@ -33,6 +33,7 @@ DISK_ERRORS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLI
 class _Item:
     work: Callable[[Writing], Any]
     future: Future[Any]
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Writer:
         self._on_batch = on_batch
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._left: _Item | None = None
         self._is_closed = False
 
     def start(self) -> None:
@@ -95,23 +97,40 @@ class Writer:
         Raises `StoreReadOnly` if the disk takes no writes, `StoreDamaged` if what is there is no
         database, and whatever `work` raises.
         """
+        result: ResultT = await self._done(_Item(work, Future()))
+        return result
+
+    async def run_alone(self, work: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
+        """Runs `work` in no transaction, and nothing else meanwhile; raises what `work` raises."""
+        item = _Item(lambda writing: work(writing.connection), Future(), is_alone=True)
+        result: ResultT = await self._done(item)
+        return result
+
+    async def _done(self, item: _Item) -> Any:
         if self._is_closed:
             raise StoreError("the store is closed")
-        item = _Item(work, Future())
         self._queue.put(item)
-        result: ResultT = await asyncio.wrap_future(item.future)
-        return result
+        return await asyncio.wrap_future(item.future)
 
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            batch: list[_Item] = []
-            item = self._queue.get()
+            item = self._left or self._queue.get()
+            self._left = None
             if item is None:
                 return
-            batch.append(item)
-            deadline = time.monotonic() + BATCH_S
-            is_last = self._commit(batch, deadline)
+            if item.is_alone:
+                self._do_alone(item)
+                continue
+            is_last = self._commit([item], time.monotonic() + BATCH_S)
+
+    def _do_alone(self, item: _Item) -> None:
+        if not item.future.set_running_or_notify_cancel():
+            return
+        try:
+            item.future.set_result(item.work(self._writing))
+        except Exception as error:
+            item.future.set_exception(error)
 
     def _commit(self, batch: list[_Item], deadline: float) -> bool:
         """Runs and commits `batch` and what else is queued by `deadline`; True: close next."""
@@ -131,6 +150,9 @@ class Writer:
                     break
                 if item is None:
                     is_last = True
+                    break
+                if item.is_alone:
+                    self._left = item
                     break
                 batch.append(item)
             self._connection.execute("COMMIT")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import closing
@@ -15,8 +19,8 @@ from tests.integration.daemon_in_process import on_a_full_disk
 from tests.unit.daemon.stores import MEASUREMENT, Seen, direct, with_store
 from tests.unit.rules.tables import row, table
 
-from nearhint_daemon import trimming
-from nearhint_daemon.store import Store, Writing, database, queries
+from nearhint_daemon import logs, trimming
+from nearhint_daemon.store import Reading, Store, Writing, database, queries
 from nearhint_daemon.store.rows import JobRow, MeasurementRow
 from nearhint_daemon.tables import TableIndex
 from nearhint_daemon.trimming import Trimmer
@@ -189,6 +193,131 @@ def test_a_database_of_before_that_gives_no_page_back_is_trimmed_all_the_same(
         assert len(left(store)) == KEPT + 1
 
     with_store(tmp_path, scenario)
+
+
+def a_database_of_before(folder: Path) -> None:
+    with closing(direct(folder)) as made:
+        made.execute("PRAGMA journal_mode = wal")  # the first page is written
+
+
+def pages_of(store: Store) -> tuple[int, int, int]:
+    """How it gives pages back, how many are free, and how many there are."""
+
+    def read(reading: Reading) -> tuple[int, int, int]:
+        names = ("freelist_count", "page_count", "auto_vacuum")
+        free, pages, mode = (int(reading.scalar(f"PRAGMA {name}")) for name in names)
+        return mode, free, pages
+
+    return store.read_now(read)
+
+
+async def filled_and_trimmed(store: Store) -> Trimmer:
+    tables = TableIndex(store, clock=time.time)
+    await tables.publish(HELD)
+    await timed(store, "default", *[64] * 4000)
+    trimmer = Trimmer(store, tables)
+    for _ in range(3):
+        await trimmer.turn()
+    return trimmer
+
+
+def test_a_database_of_before_is_written_anew_once_when_much_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trimming, "PAGES_KEPT", 10)
+    a_database_of_before(tmp_path)
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        trimmer = await filled_and_trimmed(store)
+        before = left(store)
+        await trimmer.shrink()
+        mode, free, _ = pages_of(store)
+        assert (mode, free > 100) == (0, True), "not worth it"
+        monkeypatch.setattr(trimming, "FREE_PAGES_WORTH", 100)
+        waiting = asyncio.gather(trimmer.shrink(), timed(store, "other", 64))
+        assert left(store) == before, "who reads does not wait"
+        await waiting
+        mode, free, pages = pages_of(store)
+        assert (mode, free) == (database.INCREMENTAL, 0)
+        assert pages < 100
+        assert left(store)[: len(before)] == before
+        assert database.integrity_check(store._inline.connection) == ()
+        # From here on pages go by and by, and nothing is written anew.
+        monkeypatch.setattr(store, "rewrite", on_a_full_disk)
+        await timed(store, "default", *[64] * 4000)
+        for _ in range(3):
+            await trimmer.turn()
+            await trimmer.shrink()
+        assert pages_of(store)[1] <= trimming.PAGES_KEPT
+
+    with_store(tmp_path, scenario)
+    with closing(direct(tmp_path)) as connection:
+        assert database.integrity_check(connection) == ()
+
+
+def test_a_database_that_takes_too_long_to_write_anew_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trimming, "FREE_PAGES_WORTH", 100)
+    monkeypatch.setattr(database, "PROGRESS_STEPS", 10)
+    a_database_of_before(tmp_path)
+    told: list[str] = []
+    monkeypatch.setattr(logs, "warning", lambda event, **fields: told.append(event))
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        trimmer = await filled_and_trimmed(store)
+        trimmer._monotonic = iter(float(second) for second in range(10**6)).__next__
+        before, rows = pages_of(store), left(store)
+        for _ in range(3):
+            await trimmer.shrink()
+        assert told == ["database_not_rewritten"], "tried once"
+        assert pages_of(store) == before
+        await timed(store, "other", 64)
+        assert left(store)[: len(rows)] == rows
+        assert not seen.read_only
+        assert database.integrity_check(store._inline.connection) == ()
+
+    with_store(tmp_path, scenario)
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from nearhint_daemon.store import database
+database.PROGRESS_STEPS = 10
+connection = database.open_writer(pathlib.Path(sys.argv[1]))
+looks = iter(range(int(sys.argv[2])))
+def is_late():
+    if next(looks, None) is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return False
+database.rewrite(connection, is_late=is_late)
+"""
+
+
+@pytest.mark.parametrize("looks", [0, 5, 30])
+def test_a_kill_while_a_database_is_written_anew_leaves_it_as_it_was(
+    tmp_path: Path, looks: int
+) -> None:
+    a_database_of_before(tmp_path)
+    rows: list[MeasurementRow] = []
+
+    async def before(store: Store, seen: Seen) -> None:
+        await filled_and_trimmed(store)
+        rows.extend(left(store))
+
+    async def after(store: Store, seen: Seen) -> None:
+        assert left(store) == rows
+        assert database.integrity_check(store._inline.connection) == ()
+        assert pages_of(store)[0] != database.INCREMENTAL
+        assert store.moved_aside is None
+
+    with_store(tmp_path, before)
+    path = tmp_path / database.FILE_NAME
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path), str(looks)], check=False, timeout=60
+    )
+    assert killed.returncode == -signal.SIGKILL
+    with_store(tmp_path, after)
 
 
 def test_a_disk_that_takes_no_writes_is_trimmed_later(
