@@ -327,7 +327,7 @@ class Dialogue:
             if len(symbols.get(program_id, ())) == len(sizes) and program_id in symbols
         ]
         try:
-            self._connection.report_usage(
+            answer = self._connection.report_usage(
                 kernel_service_pb2.ReportUsageRequest(
                     client_id=self._client_id,
                     usages=usages,
@@ -340,3 +340,8 @@ class Dialogue:
             raise
         except NearhintError as error:
             self._counters.event(error.reason)
+            return
+        for program_id in answer.unknown_programs:
+            registration = state.registrations.get(program_id)
+            if registration is not None and registration.phase is Phase.PLANNED:
+                registration.restart()  # nobody had run it for long: it was forgotten

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nearhint_daemon.arrivals import Arrivals
@@ -174,6 +175,13 @@ class Programs:
         found = self.ranges(namespace, program)
         self._sightings.note(namespace, program)
         return found
+
+    def is_known(self, namespace: str, program: str) -> bool:
+        """Whether a Program is stored."""
+        with suppress(KernelUnknown):
+            self.ranges(namespace, program)
+            return True
+        return False
 
     def forget(self, namespace: str, program: str) -> None:
         """Keeps nothing of a Program that may be stored no more."""

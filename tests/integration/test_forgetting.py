@@ -98,17 +98,19 @@ def left(folder: Path) -> dict[str, int]:
         }
 
 
-async def report(daemon: Running, tuned: Tuned) -> None:
+async def report(daemon: Running, tuned: Tuned) -> list[str]:
+    """Reports a call; the Programs that the daemon does not know."""
     usage = kernel_service_pb2.Usage(
         program_id=tuned.registered.program_id,
         sizes=convert.size_hint_to_proto({"s0": 64}),
         calls=1,
         launches=[0, 0, 1, 0],
     )
-    await daemon.client.kernels.ReportUsage(
+    answer = await daemon.client.kernels.ReportUsage(
         kernel_service_pb2.ReportUsageRequest(client_id="test", usages=[usage]), timeout=20
     )
     await daemon.core.usage.flush()
+    return list(answer.unknown_programs)
 
 
 def test_what_nobody_asks_for_goes_with_all_that_was_made_of_it_and_comes_back(
@@ -116,7 +118,7 @@ def test_what_nobody_asks_for_goes_with_all_that_was_made_of_it_and_comes_back(
 ) -> None:
     async def scenario(daemon: Running, calendar: Calendar) -> None:
         tuned = await Tuned.at(daemon, 64, 256)
-        await report(daemon, tuned)
+        assert await report(daemon, tuned) == []
         await daemon.at_rest()
         (table,) = await daemon.client.tables_of(tuned.registered)
         await calendar.passes(DAYS)
@@ -129,6 +131,7 @@ def test_what_nobody_asks_for_goes_with_all_that_was_made_of_it_and_comes_back(
         assert not list((tmp_path / "state" / "artifacts").glob("??/*"))
         jobs = daemon.core.store.read_now(lambda reading: list(reading.where(JobRow)))
         assert {row.kind for row in jobs} <= {"bandwidth"}, "those of its Target alone"
+        assert await report(daemon, tuned) == [tuned.registered.program_id]
         status = await daemon.client.admin.GetStatus(admin_service_pb2.GetStatusRequest())
         assert (status.forgotten_programs, status.forgotten_kernels) == (1, 1)
         rendered = daemon.core.metrics.render()

@@ -33,6 +33,8 @@ class FakeStore:
     tables: dict[str, tuple[int, Table]] = field(default_factory=dict[str, tuple[int, Table]])
     artifacts: dict[str, bytes] = field(default_factory=dict[str, bytes])
     asked: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+    forgotten: set[str] = field(default_factory=set[str])
+    """Programs that are unknown where usage is reported."""
     change_seq: int = 0
     info: admin_service_pb2.GetServerInfoResponse = field(
         default_factory=lambda: admin_service_pb2.GetServerInfoResponse(

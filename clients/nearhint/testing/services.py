@@ -82,7 +82,10 @@ class _Kernels(_Service, kernel_service_pb2_grpc.KernelServiceServicer):
         self, request: kernel_service_pb2.ReportUsageRequest, context: grpc.ServicerContext
     ) -> kernel_service_pb2.ReportUsageResponse:
         self.answers.enter("ReportUsage", request, context)
-        return kernel_service_pb2.ReportUsageResponse(accepted=len(request.usages))
+        named = {usage.program_id for usage in request.usages}
+        return kernel_service_pb2.ReportUsageResponse(
+            accepted=len(request.usages), unknown_programs=sorted(named & self.store.forgotten)
+        )
 
 
 class _Tables(_Service, table_service_pb2_grpc.TableServiceServicer):

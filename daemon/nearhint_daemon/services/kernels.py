@@ -209,7 +209,10 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         accepted = await self._core.usage.report(client_id, used, namespace=namespace)
         reasons = {name: min(count, CALLS_LIMIT) for name, count in why.items()}
         self._core.metrics.usage_reported(launches_by_tier(used), reasons)
-        return pb.ReportUsageResponse(accepted=accepted)
+        programs = self._core.programs
+        named = sorted({each.program for each in used})
+        unknown = [program for program in named if not programs.is_known(namespace, program)]
+        return pb.ReportUsageResponse(accepted=accepted, unknown_programs=unknown)
 
 
 def _within_limits(request: pb.EnsureKernelsRequest) -> float | None:

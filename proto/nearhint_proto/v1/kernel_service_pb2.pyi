@@ -605,16 +605,24 @@ class ReportUsageResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ACCEPTED_FIELD_NUMBER: _builtins.int
+    UNKNOWN_PROGRAMS_FIELD_NUMBER: _builtins.int
     accepted: _builtins.int
     """Usages taken; the rest was over this client's cap."""
+    @_builtins.property
+    def unknown_programs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Programs of these usages that the daemon does not know, as it has forgotten them: who has them
+        registers them again.
+        """
+
     def __init__(
         self,
         *,
         accepted: _builtins.int = ...,
+        unknown_programs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "unknown_programs", b"unknown_programs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

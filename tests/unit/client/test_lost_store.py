@@ -144,3 +144,17 @@ def test_what_people_decide_about_the_next_daemons_table_is_not_kept_back(
 
 def session_held_back() -> object:
     return [each for session in sessions() for each in session.state.copies._held_back]
+
+
+def test_a_program_that_the_daemon_has_forgotten_is_registered_again_when_it_is_called(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    """Nobody had called it for long; what is here serves meanwhile."""
+    serve(daemon, 64)
+    handle = session_for(daemon.address, doubling.DEVICE).register(doubling.program())
+    handle.wait_ready(DEADLINE_S)
+    before = handle.snapshot
+    daemon.store.forgotten.add(handle.program_id)
+    handle.count((64,), (0, 0, 1))
+    eventually(lambda: len(daemon.asked("RegisterProgram")) >= 2)
+    assert handle.snapshot is before
