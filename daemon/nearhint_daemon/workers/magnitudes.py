@@ -70,8 +70,16 @@ def _terms(
 ) -> Array:
     own = np.abs(value).astype(np.float64)
     match node:
-        case ir.Op("add" | "sub" | "fma" | "max" | "min", _, operands):
+        case ir.Op("add" | "sub" | "fma", _, operands):
             return _fold_arrays([own, *(scales[operand] for operand in operands)])
+        case ir.Op("max" | "min", _, operands):
+            # What is not chosen has no part in it, however large, if its errors reach not so far.
+            reached = [own]
+            for operand in operands:
+                gap = np.abs(values[operand] * 1.0 - value)
+                is_beyond = gap > scales[operand] * arithmetic.relative
+                reached.append(np.asarray(np.where(is_beyond, own, scales[operand])))
+            return _fold_arrays(reached)
         case ir.Op("mul", _, (left, right)):
             return np.asarray(np.maximum(own, scales[left] * scales[right]))
         case ir.Op("div", _, (left, right)):
@@ -112,7 +120,9 @@ def _terms(
             # of e is what the result is off by: of numbers far apart, in low precision, by many.
             error = scales[operand] * (_few(body, operand, arithmetic) * arithmetic.relative)
             moved = own * (np.expm1(np.minimum(error, LARGEST_ERROR)) / arithmetic.relative)
-            return np.asarray(np.maximum(own, np.where(np.isfinite(moved), moved, own)))
+            # An infinite power is beyond all numbers, and not any of them.
+            most = np.minimum(own, np.finfo(np.float64).max)
+            return np.asarray(np.maximum(most, np.where(np.isfinite(moved), moved, most)))
         case ir.Op("fmod" | "mod", _, (left, right)) if value.dtype.kind == "f":
             # What is given leaves an exact rest. What was computed leaves its error in it, however
             # little is left, and that of the divisor as often as it fits.

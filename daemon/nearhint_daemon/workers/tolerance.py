@@ -26,9 +26,10 @@ dtype: that is eager's answer, and where it has another whole number than f64, e
 
 NaN must meet NaN, an infinity the same infinity, or a number whose tolerance reaches so far.
 Integers and booleans must be equal, unless they are made of an integer that NaN was cast to, or of
-a comparison of what may be flushed (`magnitudes`). But where infinities and 80 are among the
-inputs, an element is excused if it depends on what its dtype cannot hold: of x = 160, f32 has
-infinity for log(1 + exp(x)), and NaN for exp(x) / (1 + exp(x)).
+a comparison of what may be flushed (`magnitudes`). An element is excused if it depends on what is
+too large for its dtype: of x = 160, f32 has infinity for log(1 + exp(x)), and NaN for exp(x) / (1 +
+exp(x)); and where infinities and 80 are among the inputs, if it depends on what its dtype cannot
+hold.
 """
 
 from __future__ import annotations

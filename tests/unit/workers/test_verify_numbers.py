@@ -433,3 +433,37 @@ def test_the_least_numbers_may_become_zero_on_their_way(is_wrong: bool) -> None:
         return encode("f32", np.log(np.where(few > 1e-7, 0.0, few) if is_wrong else few))
 
     assert (problem_of(kernel, logarithms, {"k0": 5000}) == "") != is_wrong
+
+
+@pytest.mark.parametrize("columns", [37, 400])
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_what_is_too_large_on_the_way_is_no_mistake_and_what_a_bound_holds_is_known(
+    columns: int, is_wrong: bool
+) -> None:
+    """exp(s) * min(exp(-s), 1e4) + x with sums s of up to some hundred: powers pass f32 and f64."""
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction {columns})
+          (params (in f32) (out f32))
+          (body (load 0 (+ (* {columns} p0) r0))
+                (const f32 0x42480000)
+                (mul f32 0 1)
+                (scan sum f32 2)
+                (exp f32 3)
+                (neg f32 3)
+                (exp f32 5)
+                (const f32 0x461c4000)
+                (min f32 6 7)
+                (mul f32 4 8)
+                (add f32 0 9)
+                (store 1 (+ (* {columns} p0) r0) 10)))
+    """)
+
+    def bounded(stored: Array) -> Array:
+        x = decode("f32", stored).astype(np.float32).reshape(-1, columns)
+        total = np.cumsum(x * np.float32(50), axis=1, dtype=np.float32)
+        power = np.exp(total) * np.minimum(np.exp(-total), np.float32(1e4))
+        # Where the bound holds and the power is next to nothing, x is left.
+        off = np.where(total < -60, np.float32(1e-3), 0) if is_wrong else np.float32(0)
+        return encode("f32", x * (1 + off) + power)
+
+    assert (problem_of(kernel, bounded, {"k0": 40}) == "") != is_wrong
