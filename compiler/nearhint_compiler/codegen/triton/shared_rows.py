@@ -148,7 +148,12 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         lanes = max(WARP, lanes)
     elif not few:
         lanes = max(lanes, _least_lanes(kernel, schedule))
-    facts = () if header.wide else (AtMost(array_length, INDEX_LIMIT),)
+    counted = [array_length]
+    if segments is not None:
+        # Of few rows long ones may have more columns than there are elements, with what begins
+        # before their end.
+        counted.append(ex.mul(2, rows))
+    facts = () if header.wide else tuple(AtMost(each, INDEX_LIMIT) for each in counted)
     facts = (*facts, *runs_facts(kernel, schedule), *cache_facts(given, schedule))
     if segments is not None:
         columns = 1

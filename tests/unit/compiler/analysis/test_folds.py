@@ -11,7 +11,7 @@ from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import parse_schedule
 from nearhint_rules import expr as ex
-from nearhint_rules.guard import AtMost
+from nearhint_rules.guard import AtMost, size_facts_hold
 
 K0, K1, K2 = map(ex.symbol, ("k0", "k1", "k2"))
 REST = "splits=4 warps=1 index=32 aligned=1 divisible=0"
@@ -59,6 +59,9 @@ def test_planes_are_as_long_as_there_is_room_for() -> None:
     for wrong in ("", " plane=24", " plane=2048"):
         with pytest.raises(InvalidSchedule):
             generate(kernel, parse_schedule(text + wrong), TARGET)
+    # Long columns of one row are more than its elements.
+    assert size_facts_hold(guard, {"k0": 2**19, "k1": 64, "k2": 16})
+    assert not size_facts_hold(guard, {"k0": 2**23, "k1": 1, "k2": 32})
     columns = kernel_of("column_sum_f32")
     for wrong in (" fold=8 plane=32", " plane=32"):
         with pytest.raises(InvalidSchedule):
