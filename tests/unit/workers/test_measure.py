@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.workers.building import activation, compiled, default_source, lowered, norm
+from tests.unit.workers.building import (
+    SYMBOLS,
+    activation,
+    compiled,
+    default_source,
+    lowered,
+    node,
+    norm,
+    tensor,
+)
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import print_kernel
@@ -36,14 +45,17 @@ from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_proto.convert import fallback_to_proto, size_hint_to_proto
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules import expr as ex
+from nearhint_rules import program as pr
 from nearhint_rules.guard import ALWAYS, Aligned, Divisible, Guard
 from nearhint_rules.plan import Fallback
 
 SIZES = {"s0": 3, "s1": 7}
 
 
-def run(entries: list[Entry], limit_bytes: int = 1 << 30) -> dict[str, Result]:
-    kernel, fallback = lowered(norm())
+def run(
+    entries: list[Entry], limit_bytes: int = 1 << 30, *, of: pr.Program | None = None
+) -> dict[str, Result]:
+    kernel, fallback = lowered(of or norm())
     results = measure(
         kernel,
         fallback,
@@ -130,6 +142,32 @@ def test_small_inputs_are_measured_at_several_places_of_memory(
     found = run([Entry("default", subject, ALWAYS), Entry("ops", None, ALWAYS)])
     assert len(set(seen)) == len(seen) == places
     assert all(result.timing is not None for result in found.values())
+
+
+def looked_up() -> pr.Program:
+    """embedding(weight, ids + s1): places that are computed, of which a table of s0 has none."""
+    s0, s1 = ex.symbol("s0"), ex.symbol("s1")
+    ids, made = tensor(s1, dtype="i64"), tensor(s1, 16)
+    return pr.Program(
+        SYMBOLS,
+        (tensor(s0, 16), ids),
+        (
+            node("add.Tensor", pr.Ref(1), s1, makes=(ids,)),
+            node("embedding.default", pr.Ref(0), pr.Ref(2), makes=(made,)),
+            node("mul.Tensor", pr.Ref(3), 2.0, makes=(made,)),
+        ),
+        (4,),
+    )
+
+
+def test_places_that_inputs_lead_out_of_a_table_are_no_reason_to_time_nothing(
+    tmp_path: Path,
+) -> None:
+    """As the original ops beside it, the binary reads the nearest places that there are."""
+    kernel, _ = lowered(looked_up())
+    binary = CpuSubject(*compiled(default_source(kernel), tmp_path))
+    found = run([Entry("default", binary, ALWAYS), Entry("ops", None, ALWAYS)], of=looked_up())
+    assert [name for name, result in found.items() if result.timing] == ["default", "ops"]
 
 
 def test_the_collector_never_looks_at_all_that_imports_made(
