@@ -153,8 +153,8 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         # Of few rows long ones may have more columns than there are elements, with what begins
         # before their end.
         counted.append(ex.mul(2, rows))
-    facts = () if header.wide else tuple(AtMost(each, INDEX_LIMIT) for each in counted)
-    facts = (*facts, *runs_facts(kernel, schedule), *cache_facts(given, schedule))
+    bounds = () if header.wide else tuple(AtMost(each, INDEX_LIMIT) for each in counted)
+    facts = (*bounds, *runs_facts(kernel, schedule), *cache_facts(given, schedule))
     if segments is not None:
         columns = 1
         problem = "planes have more elements than there is room for"
