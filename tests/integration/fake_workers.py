@@ -257,6 +257,19 @@ def died(kind: str = "bench") -> WorkerDied:
     return WorkerDied(kind=kind, detail="signal 11", reproducer={"repro.py": "print('boom')\n"})
 
 
+SHARED = "5" * 64
+"""The Kernel of `one_kernel`."""
+
+
+def one_kernel(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
+    """Whatever the Program, its nodes launch one Kernel."""
+    if job != "lower_program":
+        return None
+    program = convert.program_from_proto(request.lower_program.program)
+    target_kind = request.lower_program.target_kind
+    return pb.WorkerResponse(id=request.id, lowered=lowered(program, target_kind, kernel=SHARED))
+
+
 @dataclass
 class FakeCompilePool:
     faults: Faults = no_faults

@@ -8,9 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.integration.daemon_in_process import running
-from tests.integration.fake_workers import FakeBenchPool, FakeCompilePool, Script, chain
+from tests.integration.fake_workers import FakeBenchPool, FakeCompilePool, Script, chain, one_kernel
 from tests.integration.statuses import details
-from tests.integration.test_traffic import one_kernel
 
 from nearhint_daemon.jobs import Priority
 from nearhint_daemon.store.rows import JobRow

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.daemon_in_process import running
-from tests.integration.fake_workers import SCHEDULES, FakeCompilePool, chain
-from tests.integration.test_traffic import SHARED, one_kernel
+from tests.integration.fake_workers import SCHEDULES, SHARED, FakeCompilePool, chain, one_kernel
 
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2

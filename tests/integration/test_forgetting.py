@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.integration.daemon_in_process import Running, on_a_full_disk, running
-from tests.integration.fake_workers import FakeCompilePool, chain, lowered
+from tests.integration.fake_workers import FakeCompilePool, chain, one_kernel
 from tests.integration.operated import FAST, SLOW, Tuned
 from tests.integration.waiting import until
 from tests.unit.daemon.stores import Commit, direct
@@ -31,11 +31,9 @@ from nearhint_daemon.store.rows import (
 )
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
-from nearhint_proto.v1 import worker_pb2 as pb
 
 DAYS = 3
 DAY_S = 86_400.0
-SHARED = "5" * 64
 OF_A_KERNEL = (
     "kernels", "fallbacks", "variants", "tables", "measurements", "regrets", "tried", "traffic",
     "launches", "plans", "programs", "usage", "artifacts", "sightings",
@@ -207,13 +205,6 @@ def test_what_waits_to_be_tuned_stays(tmp_path: Path) -> None:
 
 
 def test_a_kernel_stays_as_long_as_any_program_has_it(tmp_path: Path) -> None:
-    def share(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
-        if job != "lower_program":
-            return None
-        program = convert.program_from_proto(request.lower_program.program)
-        kind = request.lower_program.target_kind
-        return pb.WorkerResponse(id=request.id, lowered=lowered(program, kind, kernel=SHARED))
-
     async def scenario(daemon: Running, calendar: Calendar) -> None:
         one, two = chain(1), chain(1, high=100)
         kept, unused = await daemon.client.register(one), await daemon.client.register(two)
@@ -233,7 +224,7 @@ def test_a_kernel_stays_as_long_as_any_program_has_it(tmp_path: Path) -> None:
         # And it comes back with what is known of it: its timings are in the Table.
         assert (await daemon.client.tuned(await daemon.client.register(two), 64)).failed == 0
 
-    go(tmp_path, scenario, pool=FakeCompilePool(faults=share))
+    go(tmp_path, scenario, pool=FakeCompilePool(faults=one_kernel))
 
 
 def test_a_kernel_that_another_release_no_longer_makes_goes_after_as_long(tmp_path: Path) -> None:

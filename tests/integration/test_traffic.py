@@ -14,11 +14,12 @@ import pytest
 from tests.integration.daemon_in_process import Running, hints_of, kernels_in, running
 from tests.integration.fake_workers import (
     SCHEDULES,
+    SHARED,
     FakeBenchPool,
     FakeCompilePool,
     answer,
     chain,
-    lowered,
+    one_kernel,
 )
 from tests.integration.waiting import until
 
@@ -235,18 +236,6 @@ def test_the_mix_may_come_back(tmp_path: Path) -> None:
                 assert sum(within(size, bounds) for size in hints) >= 2
 
     asyncio.run(scenario())
-
-
-SHARED = "5" * 64
-
-
-def one_kernel(job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
-    """Whatever the Program, its nodes launch one Kernel."""
-    if job != "lower_program":
-        return None
-    program = convert.program_from_proto(request.lower_program.program)
-    target_kind = request.lower_program.target_kind
-    return pb.WorkerResponse(id=request.id, lowered=lowered(program, target_kind, kernel=SHARED))
 
 
 def test_a_program_more_takes_nothing_away_from_those_that_share_its_kernel(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ TEXTS = (
     f"splits=8 warps=1 index=32 {REST} programs=64 fold=4 pieces=3",
 )
 
+ROOM = (16, 32, 8, 64, 64)
+
 STORED = (
     f"splits=3 warps=1 index=32 {REST} fold=2 apart=2",
     f"splits=4 warps=4 index=64 {REST} programs=7 fold=8 apart=16",
@@ -38,11 +40,12 @@ def stored(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list
 
 
 def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list[Case]:
-    texts = [
-        f"{text} plane={most}" for text, most in zip(TEXTS[:4], (64, 32, 128, 64), strict=True)
-    ]
-    texts += [f"{TEXTS[4]} plane=64"] if kernel.startswith("sum") else []
-    return [Case(kernel, f"cuda.split x=16 r=4 {text}", dims, special) for text in texts]
+    """Each with room for planes that are as long, or for longer ones."""
+    least = 1 << (dims[-1] - 1).bit_length()
+    texts = [f"{text} plane={max(least, most)}" for text, most in zip(TEXTS, ROOM, strict=True)]
+    # Steps in pieces are of sums alone.
+    some = texts if kernel.startswith("sum") else texts[:-1]
+    return [Case(kernel, f"cuda.split x=16 r=4 {text}", dims, special) for text in some]
 
 
 CASES = [
