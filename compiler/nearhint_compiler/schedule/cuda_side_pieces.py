@@ -17,10 +17,14 @@ Whole blocks, and longer rows, take as long by either. What is only read, withou
 faster in words (an arg of 292 0.79, and 0.72), and so are odd rows without functions.
 
 Longer rows of norms have pieces of halves of words for each program alone: what rows share is read
-in these, too, and in words with them by selections. The same for layer norms of 64 MB in bf16:
+in these, too, and in words with them by selections. The same for layer norms of 60 MB and more in
+bf16, with half as many pieces, and in words (on an H200, 2026-11-h200-halves-of-words.json and
+-weighted-columns.json); and where each image has weights of its own (-outliers.json):
 
-    612 0.98, 0.98   804 1.01, 0.86   900 1.01, 0.90   996 1.01, 0.93   1100 0.99, 0.91
-    1300 0.99, 0.96  1700 1.01, 0.96  2044 1.02, 0.96  2604 0.99, 0.95  4004 1.00, 0.97
+    516 0.74, 0.73, 0.84   804 0.91, 0.84, 0.70   1100 0.87, 0.76, 0.72
+    1548 0.83, 0.81, 0.70   2372 0.89, 0.77, 0.81   3076 0.82, 0.74, 0.80
+    5004 0.84, 0.76, 0.80   7004 0.80, 0.72, 0.72
+    of images: 644 0.77, 0.71, 0.68   1148 0.74, 0.68, 0.62   2372 0.75, 0.70, 0.65
 """
 
 from __future__ import annotations
@@ -48,11 +52,13 @@ LEAST_NORM = 256
 bf16 a norm took 3.2 µs, and 2.7 in one of 64."""
 WORD_BLOCK = 1024
 """Elements of a piece of all rows of a program that reads them in words."""
-NORM_LENGTHS = range(577, 4097)
-"""Elements of the rows that single programs hold in halves of words: words of 516 have 0.98 of a
-copy's speed, and these 0.94, of 8004 0.97 and 0.95."""
-NORM_PIECES = 4
-"""Of a block of a power of two: a thread has half a word of each."""
+NORM_LENGTHS = range(577, 8193)
+"""Elements of the rows that single programs hold in halves of words: shorter ones are faster in
+words."""
+NORM_PIECES, FULL_PIECES = 8, 4
+"""Of a block of a power of two, of each of which a thread has half a word; and where rows fill it,
+of more threads: RMS norms of 8001 of 4096 in bf16 took 32.5 µs so, with a residual 63.7 and else
+65.8 (on an H200, 2026-11-h200-whole-rows.json)."""
 PROGRAMS = 2
 """A processor shall have so many, at least."""
 
@@ -76,17 +82,19 @@ def side_pieces(facts: Facts) -> Iterator[Schedule]:
 
 
 def norm_pieces(facts: Facts) -> Iterator[Schedule]:
-    """Longer rows of norms in halves of words, a program each."""
+    """Longer rows of norms in halves of words, a program each; weights of many rows count as those
+    of all do.
+    """
     is_plain = len(facts.reduced) == 1 and not facts.has_scan
-    has_weights = facts.has_late and facts.row_loads > facts.own_loads
+    has_weights = facts.row_loads > facts.own_loads or facts.small_loads > 0
     is_narrow = facts.lanes == NARROW_LANES and facts.length in NORM_LENGTHS
     is_many = prod(facts.extents) >= PROGRAMS * facts.processors
-    if not (is_plain and has_weights and is_narrow and is_many):
+    if not (is_plain and facts.has_late and has_weights and is_narrow and is_many):
         return
-    r = covering(facts.length) // NORM_PIECES
+    r = covering(facts.length) // (FULL_PIECES if _fills_block(facts) else NORM_PIECES)
     blocks = {"x": 1, "r": r, "warps": r // (32 * HALF), "pieces": -(-facts.length // r)}
     for part in promised_parts(facts, NARROW_LANES, has_words=True):
-        for way in ({"early": 1}, {}):
+        for way in ({}, {"early": 1}):
             yield part.schedule("persistent", divisible=part.divisible, **blocks, **way)
 
 

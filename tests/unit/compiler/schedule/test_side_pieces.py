@@ -6,6 +6,7 @@ import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.cuda_facts import Facts, facts_of
 from nearhint_compiler.schedule.cuda_side_pieces import norm_pieces, side_pieces
@@ -76,14 +77,16 @@ def test_few_rows_have_a_program_each() -> None:
 @pytest.mark.parametrize(
     ("name", "length", "expected"),
     [
-        (NORM, 804, (256, 2, 4)),
-        (NORM, 1100, (512, 4, 3)),
+        (NORM, 804, (128, 1, 7)),
+        (NORM, 1100, (256, 2, 5)),
         (NORM, 2048, (512, 4, 4)),  # for the sizes that the hint serves
         (NORM, 4004, (1024, 8, 4)),
+        (NORM, 7004, (1024, 8, 7)),
+        (NORM, 8004, (2048, 16, 4)),
         (NORM, 1502, None),  # a fourth of a word is no better than words
         (NORM, 1501, None),
         (NORM, 516, None),
-        (NORM, 8004, None),
+        (NORM, 8204, None),
         (FUNCTIONS, 804, None),  # nothing is shared, and in words all is as fast
         ("layer_norm_dynamic_f32", 802, None),
     ],
@@ -94,9 +97,22 @@ def test_longer_rows_beside_weights_are_in_pieces_of_halves_of_words(
     found = list(norm_pieces(facts(name, MANY, length)))
     shapes = {(each["r"], each["warps"], each["pieces"]) for each in found}
     assert shapes == ({expected} if expected else set())
-    assert [each.get("early", 0) for each in found] == ([1, 0] if expected else [])
+    assert [each.get("early", 0) for each in found] == ([0, 1] if expected else [])
     assert all((each["x"], each["multiple"]) == (1, 4) for each in found)
     assert not list(norm_pieces(facts(name, 263, length)))
+
+
+@pytest.mark.parametrize(("tokens", "is_offered"), [(256, True), (4, False)])
+def test_weights_of_many_rows_count_as_those_of_all(tokens: int, *, is_offered: bool) -> None:
+    """Of 64 images, whose scales and shifts are much where they have few tokens."""
+    kernel = parse_kernel(
+        print_kernel(kernel_of("modulated_layer_norm_bf16")).replace(
+            "(load 1 r0)", "(load 1 (+ (* k2 p0) r0))"
+        )
+    )
+    found = norm_pieces(facts_of(kernel, TARGET, {"k0": 64, "k1": tokens, "k2": 1148}))
+    shapes = {(each["r"], each["warps"], each["pieces"]) for each in found}
+    assert shapes == ({(256, 2, 5)} if is_offered else set())
 
 
 def test_those_come_first_where_rows_are_no_whole_words() -> None:
