@@ -76,6 +76,12 @@ VECTOR_BLOCK, VECTOR_HELD = 1024, 4
 """Elements of the blocks of programs that share rows and have a vector a thread, and how many of
 them a processor has. Layer norms in f32 of 5 rows of 300 007 took 10 µs for 12 by others, of 40 of
 90 001 13 for 17, softmax of 40 of 90 112 11 for 12, and of 8 of 128 256 6.1 for 5.6 (the same)."""
+RUNS_ROWS, RUNS_HELD, RUNS_BLOCK = 2, 8, (4096, 8)
+"""Rows a processor up to which long rows of runs, such as those of norms of groups, are shared
+though a program each would keep most busy, and programs of a processor and their (elements, warps).
+In f16 one of 96 rows of 223 860 took 43 µs so, 53 by a program each, of 80 of 184 320 29 and 32, of
+200 of 108 012 46 and 50; of 128 of 262 144, which vectors read, 64 and 58 (on an H200,
+2026-11-h200-outliers.json)."""
 SCAN_BLOCK = 1024
 """The block of scans that programs share, by default."""
 SHARED_SCANS, SCAN_ROWS, WIDE_SCANS = ((8192, 8, 2), (2048, 4, 5)), 0.75, 3
@@ -104,6 +110,8 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
     if is_read and len(facts.reduced) > 1 and rows <= READ_ROWS * facts.processors:
         halves, shared = _shared_halves(facts, rows), _shared_planes(facts, rows)
         yield from chain(shared, halves) if facts.divisible else chain(halves, shared)
+    if facts.processors // 2 < rows <= RUNS_ROWS * facts.processors:
+        yield from _shared_runs(facts, rows)
     if facts.has_plane_words and rows > facts.processors // 2:
         return
     if is_read and facts.processors // 2 < rows <= READ_ROWS * facts.processors:
@@ -178,6 +186,14 @@ def _in_vectors(facts: Facts, rows: int) -> Iterator[Schedule]:
         yield facts.schedule("split", **blocks, **words)
     if facts.divisible:
         yield facts.schedule("split", divisible=facts.divisible, **blocks, group=facts.lanes)
+
+
+def _shared_runs(facts: Facts, rows: int) -> Iterator[Schedule]:
+    """Long rows of runs that are walked twice, and stored: as many programs as fit at once."""
+    (r, warps), splits = RUNS_BLOCK, RUNS_HELD * facts.processors // rows
+    is_twice = facts.has_teams and not (facts.has_scan or facts.only_reads)
+    if is_twice and facts.run_loads and splits * r <= facts.length:
+        yield from islice(walked(facts, "split", r=r, splits=splits, warps=warps), 1)
 
 
 def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:

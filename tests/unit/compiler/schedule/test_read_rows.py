@@ -225,6 +225,21 @@ def test_rows_that_are_stored_are_not_shared_in_stages_where_they_are_enough() -
     assert not [e for e in offered("softmax_f32", 300, 131_072) if e.family == "cuda.split"]
 
 
+@pytest.mark.parametrize(("images", "splits"), [(32, 11), (66, 5), (88, 4), (22, None), (89, None)])
+def test_norms_of_groups_are_shared_though_most_processors_have_one(
+    images: int, splits: int | None
+) -> None:
+    """Three groups each, of rows as long as those that a cache keeps no part of."""
+    kernel = kernel_of("group_norm_bf16")
+    sizes = dict(zip(kernel.symbols, (images, 13, 17_220), strict=True))
+    shared = [
+        (each["r"], each["warps"], each["splits"])
+        for each in candidates(kernel, TARGET, sizes)
+        if each.family == "cuda.split" and each["r"] == 4096
+    ]
+    assert shared == ([(4096, 8, splits)] if splits else [])
+
+
 def test_args_in_vectors_of_eight_are_looked_for_by_groups() -> None:
     for each in candidates(NARROW_ARG, TARGET, {"k0": 7000, "k1": 5120})[:-1]:
         assert each["group"] == 8
