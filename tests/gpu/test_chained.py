@@ -18,10 +18,12 @@ CHAINS = (
     f"cuda.chained x=32 r=1 warps=1 {REST} unroll=4 back=12",
     f"cuda.chained x=128 r=4 warps=4 {REST} unroll=4 back=4 together=16",
 )
+SEGMENTS = f"cuda.chained x=64 r=8 warps=4 {REST} registers=168 unroll=24 back=8"
+"""Runs of several segments, of which threads hold no wide values."""
 COLUMNS, ROWS = 515, 20_011
 
 
-@pytest.mark.parametrize("schedule", CHAINS)
+@pytest.mark.parametrize("schedule", [*CHAINS, SEGMENTS])
 def test_chunks_are_right_and_the_same_beside_themselves_on_other_streams(
     schedule: str, tmp_path: Path
 ) -> None:

@@ -36,6 +36,8 @@ def chains(kernel: str, *dims: tuple[int, ...], special: bool = False) -> list[C
         f"cuda.chained x=8 r=4 warps=4 {PROMISES.replace('32', '64')} unroll=1 back=1",
         f"cuda.chained x=8 r=2 warps=1 {PROMISES} unroll=1 back=2 together=4",
         f"cuda.chained x=4 r=1 warps=1 {PROMISES.replace('32', '64')} unroll=2 back=3 together=2",
+        f"cuda.chained x=2 r=2 warps=1 {PROMISES} unroll=9 back=2",
+        f"cuda.chained x=2 r=1 warps=1 {PROMISES} unroll=24 back=2",
     )
     return [Case(kernel, text, each, special) for each in dims for text in texts]
 
@@ -120,6 +122,20 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
     numerics.assert_agrees(case, results)
+
+
+def test_no_chain_of_sums_is_longer_than_a_segment() -> None:
+    text = f"cuda.chained x=64 r=8 warps=4 {PROMISES} registers=168 unroll=24 back=8"
+    source = generate(kernel_of("column_cumsum_f32"), parse_schedule(text), TARGET).source
+    along = [line.strip() for line in source.splitlines() if line.strip().startswith("along1_")]
+    first = [line.partition(" = ")[0] for line in along if "_combine_sum(" not in line]
+    assert first == ["along1_0", "along1_8", "along1_16"]
+    assert len(along) == 24
+    starts = [line.strip() for line in source.splitlines() if "_combine_sum(start1, along1" in line]
+    assert [line for line in starts if line.startswith("start1 =")] == [
+        "start1 = _combine_sum(start1, along1_7)",
+        "start1 = _combine_sum(start1, along1_15)",
+    ]
 
 
 CHAINED = f"cuda.chained x=128 r=8 warps=8 {PROMISES} unroll=16 back=8"
