@@ -72,24 +72,27 @@ def folded(kernel: ir.Kernel, by: int) -> Fold | None:
     loops = [{"r0": length}, {"p0": columns}, *({"r1": each} for each in planes)]
     strides = (ex.mul(columns, plane), plane, ex.ONE)[: len(loops)]
     needed = _needed(kernel, pairs)
+    wide, rows = ex.mul(by, columns, plane), ex.floordiv(length, by)
+    index = ex.add(ex.mul(wide, ex.symbol("r0")), ex.symbol("p0"))
+    # What all columns read of a row is that of the one which the place lies in.
+    row = ex.add(ex.mul(by, ex.symbol("r0")), ex.floordiv(ex.symbol("p0"), ex.mul(columns, plane)))
+    body = list(kernel.body)
     for place, node in enumerate(kernel.body):
         match node:
-            case ir.Load(_, index) if place in needed:
-                found = affine(index, loops)
-                if found is None or found.offset != ex.ZERO or found.strides != strides:
+            case ir.Load(_, at) if place in needed:
+                found = affine(at, loops)
+                if found is not None and found.offset == ex.ZERO and found.strides == strides:
+                    body[place] = replace(node, index=index)
+                elif not {"p0", "r1"}.isdisjoint(ex.symbols_of(at)):
                     return None
+                elif varies[place]:
+                    body[place] = replace(node, index=ex.substitute(at, {"r0": row}))
             case ir.Load() | ir.Store() if varies[place]:
                 return None
             case ir.Reduce() if place in needed:
                 return None
             case _:
                 pass
-    wide, rows = ex.mul(by, columns, plane), ex.floordiv(length, by)
-    index = ex.add(ex.mul(wide, ex.symbol("r0")), ex.symbol("p0"))
-    body = [
-        replace(node, index=index) if isinstance(node, ir.Load) and place in needed else node
-        for place, node in enumerate(kernel.body)
-    ]
     whole = replace(kernel, pointwise=(wide,), reduction=(rows,), body=tuple(body))
     return Fold(whole, rows, tuple(sorted(needed)), plane=plane)
 

@@ -13,7 +13,7 @@ what is near, not what is near from what is best: that is measured.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from nearhint_compiler.analysis.folds import folded, folded_stores
@@ -122,7 +122,11 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if fold is not None:
         kernel = fold.whole
     extents = _extents(kernel, dims)
-    found = accesses(kernel, dims)
+    # A column of several rows as one moves no more of what all columns of a row share.
+    found = tuple(
+        replace(each, size_bytes=min(each.size_bytes, alone.size_bytes))
+        for each, alone in zip(accesses(kernel, dims), accesses(given, dims), strict=True)
+    )
     axes = _axes(schedule, extents)
     blocks = {name: schedule.get(name, 1) for name in axes}
     tiles = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)

@@ -44,7 +44,7 @@ def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list
     least = 1 << (dims[-1] - 1).bit_length()
     texts = [f"{text} plane={max(least, most)}" for text, most in zip(TEXTS, ROOM, strict=True)]
     # Steps in pieces are of sums alone.
-    some = texts if kernel.startswith("sum") else texts[:-1]
+    some = texts if "sum" in kernel else texts[:-1]
     return [Case(kernel, f"cuda.split x=16 r=4 {text}", dims, special) for text in some]
 
 
@@ -62,6 +62,11 @@ CASES = [
     *folded("column_mean_bf16", (6, 135)),
     *folded("column_sizes_bf16", (45, 19)),
     *folded("column_sizes_bf16", (41, 3), special=True),
+    *folded("weighted_column_sum_bf16", (6, 135)),
+    *folded("weighted_column_sum_bf16", (5, 3)),  # no whole long row of 8
+    *folded("weighted_column_sum_bf16", (21, 33), special=True),
+    *planes("scaled_plane_sums_f32", (135, 5, 7)),
+    *planes("scaled_plane_sums_f32", (19, 2, 17), special=True),
     *planes("sum_outer_inner_f32", (135, 5, 7)),
     *planes("sum_outer_inner_f32", (3, 4, 8), special=True),  # no whole long row of 8
     *planes("plane_variances_f32", (3, 135, 7)),

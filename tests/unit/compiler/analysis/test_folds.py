@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
@@ -35,6 +37,26 @@ def test_what_comes_after_the_reduces_stays_as_it_was() -> None:
     assert fold is not None
     assert fold.needed == (0, 1, 2, 3, 4, 6)
     assert fold.whole.body[1:] == kernel.body[1:]
+
+
+def test_what_rows_share_is_read_by_the_row_that_a_place_lies_in() -> None:
+    fold = folded(kernel_of("weighted_column_sum_bf16"), 8)
+    assert fold is not None
+    loads = [node.index for node in fold.whole.body if isinstance(node, ir.Load)]
+    row, place = ex.symbol("r0"), ex.symbol("p0")
+    matrix = ex.add(ex.mul(8, K0, row), place)
+    assert loads == [matrix, ex.add(ex.mul(8, row), ex.floordiv(place, K0)), matrix]
+
+
+def test_what_columns_share_is_not_read_by_the_row() -> None:
+    kernel = kernel_of("weighted_column_sum_bf16")
+    body = [
+        replace(node, index=ex.symbol("p0"))
+        if isinstance(node, ir.Load) and node.index == ex.symbol("r0")
+        else node
+        for node in kernel.body
+    ]
+    assert folded(replace(kernel, body=tuple(body)), 8) is None
 
 
 @pytest.mark.parametrize("name", ["plane_variances_f32", "plane_variances_bf16"])

@@ -257,3 +257,13 @@ def test_a_kernel_that_cannot_be_tiled_has_the_default_tiling_and_the_reason() -
     cut = choose(even, H100, {}, effort="full")
     assert "cuda.tiled" in {each.family for each in cut.schedules}
     assert cut.untiled == ""
+
+
+def test_rows_read_as_one_move_no_more_of_what_all_columns_share() -> None:
+    given, dims = kernel("weighted_column_sum_bf16"), {"k0": 2048, "k1": 8192}
+    moved = {
+        bool(each.get("fold", 0)): estimate(given, each, H100, dims).moved_bytes
+        for each in candidates(given, H100, dims)
+        if each.family == "cuda.split"
+    }
+    assert moved[True] < 1.01 * moved[False]
