@@ -338,6 +338,39 @@ def test_columns_that_share_a_mask_are_of_one_plane(columns: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "experts", "expected"),
+    [
+        (761, 4, [(256, 4, 0)]),
+        (1999, 8, [(256, 4, 0), (512, 4, 0)]),
+        (1999, 2, [(256, 2, 0), (512, 2, 0)]),
+        (301, 6, []),  # half of a program's lanes would have no column
+        (302, 6, [(512, 4, 2)]),  # in parts of vectors they may
+        (852, 4, [(512, 4, 4), (512, 4, 2), (256, 4, 0), (512, 4, 0)]),
+        (2048, 8, [(512, 4, 4), (512, 4, 2), (256, 4, 0), (512, 4, 0)]),  # for sizes beside it
+        (1999, 9, []),  # too many at once
+    ],
+)
+def test_few_rows_of_planes_that_are_no_whole_vectors_are_read_at_once(
+    columns: int, experts: int, expected: list[tuple[int, int, int]]
+) -> None:
+    found = [
+        each
+        for each in offered("combined_experts_bf16", 6007, columns, experts)
+        if each.family == "cuda.tiled_looped" and each["r"] == 1
+    ]
+    assert [(each["x"], each["unroll"], each.get("multiple", 0)) for each in found] == expected
+    kernel, others = kernel_of("combined_experts_bf16"), {"k0": 6007, "k1": 100, "k2": 33}
+    assert all(size_facts_hold(generate(kernel, each, TARGET).guard, others) for each in found)
+
+
+def test_columns_weighted_by_their_row_are_folded_as_others_are() -> None:
+    name = "weighted_column_sum_bf16"
+    odd = [each for each in offered(name, 2852, 7012) if each.get("fold", 0)]
+    assert {each["fold"] for each in odd} == {16}
+    assert all(generate(kernel_of(name), each, TARGET).source for each in odd)
+
+
+@pytest.mark.parametrize(
     ("name", "sizes", "itemsize"),
     [("column_sum_f32", (300, 128_256), 4), ("column_mean_bf16", (128_256, 1021), 2)],
 )
