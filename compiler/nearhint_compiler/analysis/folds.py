@@ -3,8 +3,9 @@
 A matrix that is contiguous is one with `by` times as many columns and as many times fewer rows, in
 the same memory. Its rows begin at multiples of `by` elements whatever the number of columns is, so
 they are read in vectors, and a few columns fill a block. What is left of each of its columns
-belongs to one of the matrix: column c of every `columns` of them. Rows that are no whole one of the
-longer ones, fewer than `by`, are the rest. Where elements are stored, too, in the same order, a
+belongs to one of the matrix: column c of every `columns` of them. What all columns read of a row,
+such as its weight, they read of the one that they lie in. Rows that are no whole one of the longer
+ones, fewer than `by`, are the rest. Where elements are stored, too, in the same order, a
 walk over the long rows stores them, with what each of its columns is a part of.
 
 So are planes reduced with all their elements, as those of an image's channels are: each element of
@@ -30,7 +31,8 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 
 REDUCES = (ir.Load, ir.Scalar, ir.Const, ir.Op, ir.Reduce, ir.Store)
-"""What a kernel may consist of: nothing whose value depends on the place along a column."""
+"""What a kernel may consist of: but for loads, nothing whose value depends on the place along a
+column."""
 
 
 @dataclass(frozen=True, slots=True)
