@@ -3,10 +3,9 @@
 A program holds a chunk of some columns: `r` runs of neighbouring rows, each run in one thread, so
 that what is scanned along a run needs no other thread. A run is scanned in segments, and what is
 before one is added as it is stored: a chain of sums is as long as a segment, and loses no more. The
-totals of the runs before a run are
-brought together once a chunk. What the columns come to before the chunk is looked for behind it
-(`codegen.triton.links`). Where columns are so few that a chunk of all of them is little, chunks are
-many, and several of them in a row look together.
+totals of the runs before a run are brought together once a chunk. What the columns come to before
+the chunk is looked for behind it (`codegen.triton.links`). Where columns are so few that a chunk of
+all of them is little, chunks are many, and several of them in a row look together.
 """
 
 from __future__ import annotations
