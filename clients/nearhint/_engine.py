@@ -165,7 +165,8 @@ class Engine:
             try:
                 self._turn(command)
             except NearhintError as error:
-                self._lose(error.reason, str(error))
+                if not self._has_let_go(error):
+                    self._lose(error.reason, str(error))
             except Exception as error:
                 # A fault of ours: the model must not notice, whoever reads the log should.
                 log.exception("engine_failed")
@@ -288,6 +289,10 @@ class Engine:
         longest_s = min(LONGEST_PAUSE_S, self._config.retry_spread_s * 2.0**self._failures)
         self._failures = min(self._failures + 1, 16)
         self._connect_due_s = self._chance.clock() + self._chance.uniform(0.0, longest_s)
+
+    def _has_let_go(self, error: NearhintError) -> bool:
+        """Whether it is this process that ended what was in flight, before a fork or at its end."""
+        return self._must_park and isinstance(error, DaemonUnreachable)
 
     def _take_leave(self) -> None:
         """Short processes have most to say at their end, which is not waited for long."""

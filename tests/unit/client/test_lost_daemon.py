@@ -316,7 +316,7 @@ def test_a_thousand_clients_come_back_over_at_least_five_seconds(tmp_path: Path)
 
 FORKING = """
 import os, sys, time
-from nearhint import _engine, launchers
+from nearhint import _engine, launchers, readiness
 from nearhint.session import counters, session_for
 from tests.unit.client import doubling
 
@@ -352,7 +352,9 @@ if child == 0:
         os._exit(code)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert paused == [True]  # what was in flight has ended,
-assert "deadline_missed" not in counters.seen()  # and not for having taken too long
+# and neither for having taken too long, nor because the daemon was gone.
+assert not {"deadline_missed", "daemon_unreachable"} & counters.seen().keys()
+assert readiness.status().problems == ()
 if sys.argv[2] == "ready":
     assert sys.stdin.readline()  # the parent has published another Table
     while handle.snapshot.generation != 9:
