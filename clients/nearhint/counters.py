@@ -49,6 +49,11 @@ class Counters:
         me = threading.get_ident()
         return self.rpcs.get(me, 0), self.waits.get(me, 0)
 
+    def begin_again(self) -> None:
+        """For a forked child: what its parent did is the parent's."""
+        for counts in (self.rpcs, self.waits, self.events, self.fallbacks):
+            counts.clear()
+
     def seen(self) -> Mapping[str, int]:
         """A copy of `events`."""
         return dict(self.events)

@@ -231,6 +231,7 @@ def _nothing() -> None:
 def _after_fork_in_child() -> None:
     global _lock  # noqa: PLW0603 - its holder may not exist in this process
     _lock = threading.Lock()
+    counters.begin_again()
     for session in _sessions.values():
         session.after_fork()
 

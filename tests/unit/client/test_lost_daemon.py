@@ -336,10 +336,12 @@ if sys.argv[2] == "ready":
 else:
     sys.stdin.readline()  # the parent says when the call is held
 late = opened.register(doubling.program("other", high=100)) if sys.argv[2] == "late" else None
+opened.count_fallback("no_plan")
 child = os.fork()
 if child == 0:
     code = 1
     try:
+        assert not (counters.rpcs or counters.waits or counters.events or counters.fallbacks)
         if sys.argv[2] == "ready":
             assert handle.snapshot.choose(0, (64,)).tier == 2
             other = opened.register(doubling.program("other", high=100))
@@ -355,6 +357,7 @@ assert paused == [True]  # what was in flight has ended,
 # and neither for having taken too long, nor because the daemon was gone.
 assert not {"deadline_missed", "daemon_unreachable"} & counters.seen().keys()
 assert readiness.status().problems == ()
+assert readiness.status().fallbacks == {"no_plan": 1}
 if sys.argv[2] == "ready":
     assert sys.stdin.readline()  # the parent has published another Table
     while handle.snapshot.generation != 9:
