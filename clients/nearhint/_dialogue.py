@@ -18,7 +18,7 @@ from nearhint._chance import Chance
 from nearhint._handles import ProgramHandle
 from nearhint._registration import Phase, Registration
 from nearhint._state import QUIET_S, SessionState
-from nearhint._tuning import AGAIN_S, ASK_ATTEMPTS, POLL_S, RETRY_S, Tuning, failure
+from nearhint._tuning import AGAIN_S, ASK_ATTEMPTS, POLL_S, RETRY_S, Tuning, failure, may_pass
 from nearhint._watch import TableBatch, Watch, WatchEnded
 from nearhint.connection import Connection
 from nearhint.counters import Counters
@@ -236,7 +236,7 @@ class Dialogue:
             registration.phase = Phase.NEW
             return True
         registration.reason = failure(operation)
-        if operation.passing:
+        if may_pass(operation):
             registration.put_off(self._clock(), *AGAIN_S)
         else:
             registration.phase = Phase.REFUSED

@@ -20,6 +20,7 @@ from nearhint.counters import Counters
 from nearhint.errors import LOST, NearhintError, NotFound, Rejected
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
+from nearhint_proto.v1.operation_service_pb2 import OperationState
 
 HINTS_A_CALL = 32
 POLL_S = (0.05, 2.0)
@@ -201,7 +202,7 @@ class Tuning:
                     if operation.state == operation_service_pb2.OPERATION_STATE_DONE
                     else failure(operation)
                 )
-                if operation.passing:
+                if may_pass(operation):
                     demand.put_off(self._clock(), *AGAIN_S)
 
 
@@ -217,8 +218,21 @@ def _calls(wanted: Sequence[Demand]) -> Iterator[list[Demand]]:
 
 def failure(operation: operation_service_pb2.Operation) -> str:
     """Why an operation did not end well, in one line."""
-    name = operation_service_pb2.OperationState.Name(operation.state)
+    state = operation.state
+    name = OperationState.Name(state) if _is_known(state) else f"state_{state}"
     return first_error(operation) or name.removeprefix("OPERATION_STATE_").lower()
+
+
+def may_pass(operation: operation_service_pb2.Operation) -> bool:
+    """Whether what an operation has not done may be done when it is asked for again.
+
+    As for a full device; and for a state that only newer daemons know.
+    """
+    return operation.passing > 0 or not _is_known(operation.state)
+
+
+def _is_known(state: int) -> bool:
+    return state in OperationState.values()
 
 
 def first_error(operation: operation_service_pb2.Operation) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from nearhint._registration import doubled_s
-from nearhint._tuning import AGAIN_S, failure, first_error
+from nearhint._tuning import AGAIN_S, failure, first_error, may_pass
 from nearhint.cli_output import talk
 from nearhint.connection import Connection
 from nearhint.errors import LOST, NearhintError, NotFound, Rejected
@@ -313,7 +313,7 @@ class _Round:
             reason = f"{operation.failed} of {operation.total} jobs failed" + (why and f": {why}")
         else:
             reason = ""
-        if operation.passing and not operation.skipped and call.attempts < AGAIN_ATTEMPTS:
+        if may_pass(operation) and not operation.skipped and call.attempts < AGAIN_ATTEMPTS:
             self._put_off(call, reason)
         else:
             self._close(call, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import grpc
 import pytest
@@ -11,9 +12,14 @@ from tests.unit.client.conftest import DEADLINE_S, Eventually
 from tests.unit.client.test_session import FOREVER_S, open_session, serve, wanting
 
 import nearhint
+from nearhint import session
 from nearhint._registration import doubled_s
 from nearhint._tuning import AGAIN_S, ASK_ATTEMPTS
 from nearhint.testing import FakeDaemon
+from nearhint_proto.v1.operation_service_pb2 import OperationState
+
+NEWER = cast("OperationState.ValueType", 99)
+"""A state that this client has no name for."""
 
 
 def test_a_failed_operation_whose_reason_may_pass_is_asked_for_again(
@@ -30,6 +36,24 @@ def test_a_failed_operation_whose_reason_may_pass_is_asked_for_again(
     daemon.wait_asked("RegisterProgram", times=3)
     serve(daemon, 64)
     eventually(lambda: handle.snapshot is not None)
+
+
+def test_a_state_that_only_newer_daemons_know_is_no_plan_for_now(
+    daemon: FakeDaemon,
+    loaded: list[bytes],
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nearhint._dialogue.AGAIN_S", (0.01, 0.05))
+    daemon.lowering(doubling.program(), "lower-1")
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(DEADLINE_S)
+    daemon.store.operations["lower-1"].state = NEWER
+    daemon.wait_asked("RegisterProgram", times=3)
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t0 == {"doubling": "state_99"}
+    serve(daemon, 64)
+    eventually(lambda: handle.snapshot is not None)
+    assert session.counters.seen() == {"connects": 1}
 
 
 def test_a_plan_that_may_yet_come_is_not_waited_for(
@@ -61,6 +85,22 @@ def test_a_bucket_that_was_not_tuned_for_what_may_pass_is_asked_for_again(
     daemon.wait_asked("EnsureKernels", times=ASK_ATTEMPTS + 3)
     daemon.publish(doubling.table(64, 4096, generation=2))
     assert nearhint.settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
+
+
+def test_a_bucket_in_a_state_that_only_newer_daemons_know_is_asked_for_again(
+    daemon: FakeDaemon,
+    loaded: list[bytes],
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nearhint._tuning.AGAIN_S", (0.01, 0.05))
+    _handle = wanting(daemon, 4096)
+    eventually(lambda: "ensure-0" in daemon.store.operations)
+    daemon.store.operations["ensure-0"].state = NEWER
+    daemon.wait_asked("EnsureKernels", times=2)
+    daemon.publish(doubling.table(64, 4096, generation=2))
+    assert nearhint.settle(timeout_s=DEADLINE_S).at_t2 == (doubling.KERNEL,)
+    assert session.counters.seen() == {"connects": 1}
 
 
 def test_a_bucket_that_may_yet_be_tuned_is_not_waited_for(
