@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 from nearhint._chance import REAL, Chance
 from nearhint._dialogue import Dialogue
-from nearhint._forking import wait_for_grpc_to_end
+from nearhint._forking import at_worker_end, wait_for_grpc_to_end
 from nearhint._registration import Registration
 from nearhint._state import SessionState
 from nearhint._watch import TableBatch, WatchEnded
@@ -153,6 +153,7 @@ class Engine:
                 except RuntimeError:
                     self._thread = None
                     self._counters.event("engine_not_started")
+                at_worker_end(_at_exit)
 
     # --------------------------------------------------------------------------- the thread
 
