@@ -20,9 +20,10 @@ class SettleReport:
     """How far the Kernels are that this process has used, at the sizes it used them with.
 
     `at_t2`: measured there, and the winner serves (it may be the original ops). `at_t1`: the
-    first Variant there serves, since the search failed for the reason given. `at_t0`: the
-    original ops serve, for the reason given. `pending`: none of these yet. Kernels are named by
-    identity; a Program without a Plan by its label.
+    first Variant there serves, or one that was measured at other sizes, since the search failed,
+    or there is none, for the reason given. `at_t0`: the original ops serve, for the reason given.
+    `pending`: none of these yet. Kernels are named by identity; a Program without a Plan by its
+    label.
     """
 
     settled: bool
@@ -115,7 +116,7 @@ def progress(state: SessionState) -> SettleReport:
             is_met = state.copies.is_met(demand)
             never = "" if is_met else _why_never(state, registration, demand)
             if never:
-                (at_t1 if _is_first(snapshot, demand) else at_t0)[kernel] = never
+                (at_t1 if _is_served(snapshot, demand) else at_t0)[kernel] = never
             elif (
                 not is_met
                 or kernel in state.copies.incoming
@@ -144,10 +145,10 @@ def progress(state: SessionState) -> SettleReport:
     )
 
 
-def _is_first(snapshot: Snapshot | None, demand: Demand) -> bool:
-    """Whether the first Variant at these very sizes serves."""
-    return snapshot is not None and is_first(
-        snapshot.choose(demand.site.step, demand.dims).selection
+def _is_served(snapshot: Snapshot | None, demand: Demand) -> bool:
+    """Whether a Variant serves at these sizes: the first one there, or one of other sizes."""
+    return (
+        snapshot is not None and snapshot.choose(demand.site.step, demand.dims).kernel is not None
     )
 
 

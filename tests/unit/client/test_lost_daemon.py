@@ -185,7 +185,7 @@ def test_settle_does_not_wait_for_what_the_next_daemon_makes_no_plan_of(
 
     with FakeDaemon(tmp_path, store=daemon.store):
         report = settle(timeout_s=DEADLINE_S)
-    assert (report.settled, report.at_t0) == (True, {doubling.KERNEL: "no plan for this program"})
+    assert (report.settled, report.at_t1) == (True, {doubling.KERNEL: "no plan for this program"})
     assert handle.snapshot is not None
     assert handle.snapshot.choose(0, (64,)).tier == 2
 

@@ -365,9 +365,8 @@ def test_a_bucket_that_comes_after_its_operation_failed_is_at_t2(
     daemon.wait_asked("EnsureKernels")
     (operation,) = daemon.store.operations
     daemon.finish(operation, error="the device has no memory left")
-    assert nearhint.settle(timeout_s=DEADLINE_S).at_t0 == {
-        doubling.KERNEL: "the device has no memory left"
-    }
+    report = nearhint.settle(timeout_s=DEADLINE_S)
+    assert report.at_t1 == {doubling.KERNEL: "the device has no memory left"}
     before = handle.snapshot
     daemon.wait_asked("WatchTables")
     daemon.publish(doubling.table(64, 4096, generation=2))
@@ -378,12 +377,14 @@ def test_a_bucket_that_comes_after_its_operation_failed_is_at_t2(
 def test_settle_gives_up_on_a_bucket_whose_operation_failed(
     daemon: FakeDaemon, loaded: list[bytes]
 ) -> None:
-    _handle = wanting(daemon, 1 << 40)
+    handle = wanting(daemon, 1 << 40)
     daemon.wait_asked("EnsureKernels")
     (operation,) = daemon.store.operations
     daemon.finish(operation, error="a hint of 8 TiB")
     report = nearhint.settle(timeout_s=DEADLINE_S)
-    assert report.at_t0 == {doubling.KERNEL: "a hint of 8 TiB"}
+    assert (report.at_t1, report.at_t0) == ({doubling.KERNEL: "a hint of 8 TiB"}, {})
+    assert handle.snapshot is not None
+    assert handle.snapshot.choose(0, (1 << 40,)).kernel is not None, "the default serves there"
 
 
 def test_settle_without_a_daemon_neither_waits_nor_raises() -> None:
