@@ -19,6 +19,7 @@ from nearhint.warmup.manifest import Axis, ModelSpec, Range, read_manifest
 from nearhint.warmup.survey import Goal, Survey, Surveyed
 from nearhint_torch import units
 from nearhint_torch.adapter import captures_limit
+from nearhint_torch.collecting import Collector
 from nearhint_torch.errors import InvalidDynamic, InvalidEntry
 from nearhint_torch.exported import load_exported
 from nearhint_torch.kernel import as_served
@@ -329,6 +330,21 @@ def test_an_exported_program_brings_examples_names_and_ranges(exported: Path) ->
     assert [tuple(value.shape) for value in args] == [(7, 8), (7, 8)]
     assert kwargs == {}
     assert torch.allclose(found.model(*args), Scores()(*args))
+
+
+def test_a_server_that_compiles_an_exported_program_has_what_it_was_warmed_up_for(
+    exported: Path,
+) -> None:
+    unit = Unit(ModelSpec(name="m", exported=exported, axes={"x_0": (4, 9)}), "cpu")
+    unit.capture(lambda: None)
+    (warmed,) = unit.wishes()
+    torch.compiler.reset()
+    server = Collector({})
+    model = torch.export.load(exported).module()
+    compiled = torch.compile(model, backend=server.backend, dynamic=True)
+    with torch.no_grad():
+        compiled(torch.randn(5, 8), torch.randn(5, 8))
+    assert [each.program.id for each in server.collected()] == [warmed.program.id]
 
 
 def test_names_given_for_an_exported_program_keep_its_ranges(exported: Path) -> None:
