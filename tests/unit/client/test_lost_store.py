@@ -116,6 +116,7 @@ def test_what_the_next_daemon_cannot_tune_keeps_nothing_back(
     with other:
         other.wait_asked("EnsureKernels")
         other.publish(doubling.table(64, generation=2))
+        eventually(lambda: bool(other.store.operations))
         for name in list(other.store.operations):
             other.finish(name, error="a hint that is too large")
         eventually(lambda: handle.snapshot is not None and handle.snapshot.generation == 2)
