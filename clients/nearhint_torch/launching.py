@@ -8,6 +8,7 @@ these: on freed memory, the nodes would crash as the binary would.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -28,13 +29,19 @@ Call: TypeAlias = Callable[[Slots, list[int]], None]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor at resolved sizes."""
+    """A tensor at resolved sizes; `is_number` if its slot holds an integer of Python's instead."""
 
     slot: int
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     is_placed: bool
+    is_number: bool = False
+
+
+def given_number(slot: int) -> Tensor:
+    """An integer that a binary takes as it takes a 0-d tensor of 64 bits."""
+    return Tensor(slot, torch.int64, (), (), is_placed=False, is_number=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,10 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
     read = [
         (position, tensor.slot)
         for position, tensor in enumerate(plan.inputs)
-        if not tensor.is_placed
+        if not tensor.is_placed and not tensor.is_number
+    ]
+    numbers = [
+        (position, tensor.slot) for position, tensor in enumerate(plan.inputs) if tensor.is_number
     ]
     made = [
         (position, tensor.slot, tensor.shape, tensor.stride, tensor.dtype, _maker(tensor, plan))
@@ -99,6 +109,11 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
                 if not address and slots[slot].numel():
                     raise NoMemory(position=position)
                 addresses[position] = address
+            if numbers:
+                held = array("q", [slots[slot] for _, slot in numbers])
+                first, _ = held.buffer_info()
+                for place, (position, _) in enumerate(numbers):
+                    addresses[position] = first + held.itemsize * place
             for position, slot, shape, stride, dtype, empty in made:
                 tensor = empty(shape, stride, dtype)
                 slots[slot] = tensor
@@ -177,8 +192,9 @@ def _bound_cuda(plan: LaunchPlan, kernel: Any, launch: CudaLaunch) -> Call:
         return lambda _, addresses: call(addresses, (), current_stream(index))
 
     def run(slots: Slots, addresses: list[int]) -> None:
-        # 0-d CPU tensors: reading them waits for no device.
-        values = [slots[slot].item() for slot in scalars]
+        # Numbers, and 0-d CPU tensors: reading them waits for no device.
+        given = [slots[slot] for slot in scalars]
+        values = [each if isinstance(each, int) else each.item() for each in given]
         if workspace_bytes:
             # The allocator gives memory back to later work of this stream alone.
             scratch = torch.empty(workspace_bytes, dtype=torch.uint8, device=plan.device)

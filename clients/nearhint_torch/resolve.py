@@ -26,7 +26,7 @@ from nearhint_torch.arena import Arena, Layout, Placed
 from nearhint_torch.arguments import DTYPES_BY_NAME
 from nearhint_torch.capture import Captured
 from nearhint_torch.errors import InvalidPlan
-from nearhint_torch.launching import LaunchPlan, Tensor, is_laid_out, launch_step
+from nearhint_torch.launching import LaunchPlan, Tensor, given_number, is_laid_out, launch_step
 from nearhint_torch.nodes import NodeCalls, Slots, Step
 from nearhint_torch.parts import Launched, Parts
 from nearhint_torch.report import Report, Served
@@ -214,7 +214,9 @@ class _Resolution:
                 dims=dims,
                 inputs=inputs,
                 outputs=planned,
-                unsure=tuple(tensor for tensor in inputs if tensor.slot in self._unsure),
+                unsure=tuple(
+                    each for each in inputs if each.slot in self._unsure and not each.is_number
+                ),
                 address_slot=self._address_slot(number),
                 fallback=self._node_steps(launch.nodes),
                 device=self._captured.device,
@@ -263,6 +265,8 @@ class _Resolution:
 
     def _input(self, slot: int) -> Tensor:
         kind = self._resolver.types[slot]
+        if kind == IntType(None):
+            return given_number(slot)
         if not isinstance(kind, TensorType):
             raise InvalidPlan(step="launch", problem=f"slot {slot} is no tensor of a known layout")
         return Tensor(

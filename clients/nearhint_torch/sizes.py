@@ -86,8 +86,16 @@ class Computed:
 class SizeTable:
     """The symbols of one capture, named as they are met."""
 
-    def __init__(self, facts: ShapeFacts, *, user_names: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        facts: ShapeFacts,
+        *,
+        user_names: Mapping[str, str],
+        numbers: frozenset[Any] = frozenset(),
+    ) -> None:
+        """`numbers` are torch's symbols that are no sizes: what is computed of them is none."""
         self._facts = facts
+        self._numbers = numbers
         self._user_names = user_names
         self._names: dict[Any, Symbol | None] = {}
         self._computed: dict[tuple[Any, int], Symbol | None] = {}
@@ -101,6 +109,8 @@ class SizeTable:
 
     def convert(self, expression: SymbolicExpr) -> Expr | None:
         """The expression as one of ours; None if no call's sizes determine it."""
+        if not self._numbers.isdisjoint(expression.free_symbols):
+            return None
         try:
             return self._convert(expression)
         except _OutsideGrammarError:

@@ -42,9 +42,9 @@ class Launch:
     """Runs a Kernel.
 
     `dims[i]` gives the Kernel's symbol k_i from the Program's symbols. The Kernel's parameters
-    are, in order, `inputs` (slots; a 0-d CPU tensor where the parameter is a scalar) and
-    `outputs`. `nodes` is the Fallback: running them leaves the same slots. `fallback` is its
-    identity.
+    are, in order, `inputs` (slots; where the parameter is a scalar, a 0-d CPU tensor or an integer
+    that no size determines) and `outputs`. `nodes` is the Fallback: running them leaves the same
+    slots. `fallback` is its identity.
     """
 
     kernel: str

@@ -57,7 +57,10 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class IntType:
-    """An integer value equal to a size expression (`expr` None: outside the grammar)."""
+    """An integer value equal to a size expression.
+
+    `expr` None: no size determines it, as a number that each call gives, or one computed of such.
+    """
 
     expr: Expr | None
 

@@ -30,6 +30,8 @@ from nearhint_rules.program import (
 )
 
 Number: TypeAlias = bool | int | float
+NUMBER = TensorType("i64", (), ())
+"""How a Kernel is handed an integer that no size determines: by value, as a 0-d tensor is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,14 @@ class Operand:
     dtype: str
     kind: str
     at: Callable[[Point, str], Value]
+
+
+def type_read(kind: ValueType) -> TensorType:
+    """The type of a value that a loop reads: a tensor, or a number that no size determines."""
+    if isinstance(kind, TensorType):
+        return kind
+    assert kind == IntType(None)
+    return NUMBER
 
 
 def as_number(arg: Arg) -> Number:
@@ -145,6 +155,10 @@ class Call:
         """A number that is a constant."""
         return as_number(self.arguments[name])
 
+    def is_given_number(self, arg: Arg) -> bool:
+        """Whether an argument is an integer that each call gives, and no size determines."""
+        return isinstance(arg, Ref) and self.types[arg.value] == IntType(None)
+
     def flag(self, name: str) -> bool:
         """A boolean argument."""
         arg = self.arguments[name]
@@ -199,10 +213,15 @@ class Call:
         return len(self.reads) - 1
 
     def operand(self, name: str, shape: tuple[Expr, ...]) -> Operand:
-        """An argument as an operand of a loop over `shape`: a tensor, a number or a size."""
+        """An argument as an operand of a loop over `shape`: a tensor, a number or a size.
+
+        What takes part in promotion as a number does so whether it is known here or not.
+        """
         arg = self.arguments[name]
         if isinstance(arg, Ref) and isinstance(self.types[arg.value], TensorType):
             return self._tensor_operand(arg, shape)
+        if isinstance(arg, Ref) and self.is_given_number(arg):
+            return self._read_operand(arg.value, (), NUMBER.dtype, "number")
         if isinstance(arg, bool | float | ex.Int):
             number = as_number(arg)
             return Operand(dtypes.number_dtype(number), "number", _constant(number))
@@ -213,12 +232,13 @@ class Call:
 
     def _tensor_operand(self, arg: Arg, shape: tuple[Expr, ...]) -> Operand:
         value, found = self.tensor_at(arg)
-        self.reads.append(Read(value, broadcast_dims(found.shape, shape)))
-        place = len(self.reads) - 1
         kind = "tensor" if found.shape else "zero_dim"
-        return Operand(
-            found.dtype, kind, lambda point, dtype: point.emit.cast(point.read(place), dtype)
-        )
+        return self._read_operand(value, broadcast_dims(found.shape, shape), found.dtype, kind)
+
+    def _read_operand(self, value: int, dims: tuple[int, ...], dtype: str, kind: str) -> Operand:
+        self.reads.append(Read(value, dims))
+        place = len(self.reads) - 1
+        return Operand(dtype, kind, lambda point, to: point.emit.cast(point.read(place), to))
 
     def pointwise(self, build: Build) -> Loops:
         """A loop over the output's shape that reads what was collected."""

@@ -10,7 +10,7 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, Number
 from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.loops import Loops, Point
-from nearhint_compiler.frontend.refusals import no_overflow
+from nearhint_compiler.frontend.refusals import HOLDS_ALL, no_overflow
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Int
@@ -26,8 +26,14 @@ def _filled(names: str, number: Number | None = None) -> Rule:
         call.bind(names.split(), {"dtype": None})
         dtype = call.out.dtype
         if number is None and not isinstance(call["fill_value"], bool | float | Int):
-            size = call.size(call["fill_value"])
-            return call.pointwise(lambda point: (point.emit.cast(point.emit.iota(size), dtype),))
+            if call.is_given_number(call["fill_value"]) and dtype in {*dtypes.INTEGERS} - HOLDS_ALL:
+                raise Unlowerable("a number that eager refuses where it is out of range")
+            value, wide = call.operand("fill_value", call.out.shape), dtypes.compute_dtype(dtype)
+            return call.loops(
+                call.out.shape,
+                frozenset(),
+                lambda point: (point.emit.rounded(value.at(point, wide), dtype),),
+            )
         fill = call.number("fill_value") if number is None else number
         if isinstance(fill, float) and dtypes.CATEGORY[dtype] < 2:
             raise Unlowerable("a float where the result is an integer")
@@ -93,16 +99,21 @@ def _arange(names: str, **defaults: Arg) -> Rule:
 
     def rule(call: Call) -> Loops:
         call.bind(names.split(), {"start": Int(0), "step": Int(1), "dtype": None, **defaults})
-        start, step = call.size(call["start"]), call.integer("step")
-        dtype = call.out.dtype
-        if len(call.out.shape) != 1 or dtype == "bool":
+        shape, dtype, step = call.out.shape, call.out.dtype, call.integer("step")
+        if len(shape) != 1 or dtype == "bool":
             raise Unlowerable("an arange of another rank")
+        is_given = call.is_given_number(call["start"])
+        start = ex.ZERO if is_given else call.size(call["start"])
+        given = call.operand("start", shape) if is_given else None
 
         def build(point: Point) -> tuple[Value]:
-            position = ex.add(start, ex.mul(step, point.index[0]))
-            return (point.emit.cast(point.emit.iota(position), dtype),)
+            e = point.emit
+            position = e.iota(ex.add(start, ex.mul(step, point.index[0])))
+            if given is not None:
+                position = e.op("add", given.at(point, "i64"), position)
+            return (e.cast(position, dtype),)
 
-        return call.pointwise(build)
+        return call.loops(shape, frozenset(), build)
 
     return rule
 
@@ -115,12 +126,12 @@ def _triangle(comparison: str) -> Rule:
         shape, dtype = call.out.shape, call.out.dtype
         if len(shape) < 2:
             raise Unlowerable("a triangle of a vector")
-        x, diagonal = call.operand("self", shape), call.size(call["diagonal"])
+        x, diagonal = call.operand("self", shape), call.operand("diagonal", ())
 
         def build(point: Point) -> tuple[Value]:
             e = point.emit
             distance = e.iota(ex.sub(point.index[-1], point.index[-2]))
-            inside = e.op(comparison, distance, e.iota(diagonal))
+            inside = e.op(comparison, distance, diagonal.at(point, "i64"))
             return (e.op("where", inside, x.at(point, dtype), e.const(dtype, 0)),)
 
         return call.pointwise(build)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from nearhint_compiler.errors import CompilerError, Unlowerable
 from nearhint_compiler.frontend.activations import ACTIVATIONS
 from nearhint_compiler.frontend.angles import ANGLES
-from nearhint_compiler.frontend.call import Call
+from nearhint_compiler.frontend.call import Call, type_read
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.duplicates import duplicates
 from nearhint_compiler.frontend.emitter import Emitter, Value
@@ -76,10 +76,8 @@ class Graph:
     repeats: frozenset[int]
 
     def tensor(self, value: int) -> TensorType:
-        """The type of a value that is known to be a tensor."""
-        found = self.types[value]
-        assert isinstance(found, TensorType)
-        return found
+        """The type of a value that is known to be a tensor, or is read by a loop."""
+        return type_read(self.types[value])
 
     def program_type(self, value: int) -> TensorType:
         """The type of a tensor as the Program gives it, with its traced strides."""
@@ -306,11 +304,7 @@ def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[Val
     that the bytes it moves are no size, which raises `InvalidExpression`.
     """
     emit = Emitter()
-    params: list[int] = []
-    for read in loops.reads:
-        found = types[read.value]
-        assert isinstance(found, TensorType)
-        params.append(emit.param("in", found.dtype))
+    params = [emit.param("in", type_read(types[read.value]).dtype) for read in loops.reads]
     index = tuple(ex.Sym(f"d{place}") for place in range(len(loops.shape)))
     if ex.ZERO in loops.shape:
         raise Unlowerable("a loop over no elements")

@@ -98,8 +98,10 @@ def _rsub(e: Emitter, x: Value, y: Value, *, alpha: Arg) -> Value:
     return e.op("sub", y, scaled(e, x, alpha))
 
 
-def scaled(e: Emitter, value: Value, factor: Arg) -> Value:
+def scaled(e: Emitter, value: Value, factor: Arg | Value) -> Value:
     """`value` times a number among the arguments, which is 1 for the most part."""
+    if isinstance(factor, Value):
+        return e.op("mul", factor, value)
     if factor == Int(1) or (isinstance(factor, float) and factor == 1.0):
         return value
     return e.op("mul", number_as(e, value.dtype, factor), value)
@@ -176,6 +178,8 @@ def _power(call: Call) -> Loops:
     call.bind(("self", "exponent"), {})
     is_root = call["exponent"] in (0.5, -0.5)
     if is_root and call.out.dtype == "f16" and call.device == "cpu":
+        return _POWER(call)
+    if call.is_given_number(call["exponent"]):
         return _POWER(call)
     return _POWER_BY_NUMBER(call)
 
@@ -404,7 +408,17 @@ def _isinf(e: Emitter, x: Value) -> Value:
 
 
 def _terms(body: Body) -> Rule:
-    return no_overflow(elementwise(body, "self other | alpha", alpha=Int(1)), "alpha")
+    """Two terms, of which one is scaled by a constant, or by a number that each call gives."""
+    by_constant = elementwise(body, "self other | alpha", alpha=Int(1))
+    by_given = elementwise(lambda e, x, y, alpha: body(e, x, y, alpha=alpha), "self other alpha")
+
+    def rule(call: Call) -> Loops:
+        is_given = any(
+            name == "alpha" and call.is_given_number(arg) for name, arg in call.node.kwargs
+        )
+        return (by_given if is_given else by_constant)(call)
+
+    return no_overflow(rule, "alpha")
 
 
 def _repeat(call: Call) -> Loops:

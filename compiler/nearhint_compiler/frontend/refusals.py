@@ -17,6 +17,8 @@ from nearhint_rules.expr import Int
 from nearhint_rules.program import Arg, Ref, TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
+HOLDS_ALL = frozenset({"f64", "f32", "bf16", "i64", "bool"})
+"""Dtypes that eager makes any integer of 64 bits a number of, and refuses none."""
 
 
 def no_booleans(rule: Rule, *names: str) -> Rule:
@@ -32,12 +34,18 @@ def no_booleans(rule: Rule, *names: str) -> Rule:
 
 
 def no_overflow(rule: Rule, *names: str) -> Rule:
-    """`rule`, but the numbers among the arguments `names` have to be some of the output's dtype."""
+    """`rule`, but the numbers among the arguments `names` have to be some of the output's dtype.
+
+    Those that each call gives are if the dtype has all of them.
+    """
 
     def checked(call: Call) -> Loops:
-        loops = rule(call)
-        if any(is_beyond(call.out.dtype, call.arguments.get(name)) for name in names):
+        loops, dtype = rule(call), call.out.dtype
+        given = [call.arguments.get(name) for name in names]
+        if any(is_beyond(dtype, arg) for arg in given):
             raise Unlowerable("a number that eager refuses, or makes infinite: it is out of range")
+        if dtype not in HOLDS_ALL and any(map(call.is_given_number, given)):
+            raise Unlowerable("a number that eager refuses where it is out of range")
         return loops
 
     return checked

@@ -160,8 +160,15 @@ class AtenProgram:
             raise OpNotAllowed(f"nodes[{index}].op is not in the table of pure ops")
         if node.mutates or node.has_randomness:
             raise OpNotAllowed(f"nodes[{index}] mutates or is random")
-        keywords = {key: self._constant(arg, f"nodes[{index}].{key}") for key, arg in node.kwargs}
+        given = {key: arg for key, arg in node.kwargs if isinstance(arg, pr.Ref)}
+        keywords = {
+            key: self._constant(arg, f"nodes[{index}].{key}")
+            for key, arg in node.kwargs
+            if key not in given
+        }
         args = list(node.args)
+        if node.op == "aten.arange.start" and any(isinstance(arg, pr.Ref) for arg in args):
+            call = _counting(call, self._length(node.outputs[0]))
         if self._precision == "f64" and node.op in WITH_OWN_NUMBERS and len(args) == 2:
             args[1] = _own_number(self._program, node)
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
@@ -172,13 +179,19 @@ class AtenProgram:
             call = WITHIN.get(node.op, call)
         if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
             args[HALF_TO_FLOAT[node.op]] = False
+        call = _with_keywords(call, keywords) if keywords else call
         return _Step(
-            call=_with_keywords(call, keywords) if keywords else call,
-            arguments=self._arguments(args, index),
+            call=_naming(call, tuple(given)) if given else call,
+            arguments=self._arguments([*args, *given.values()], index),
             first=first,
             count=len(node.outputs),
             free=tuple(sorted(value for value, end in last_use.items() if end == index)),
         )
+
+    def _length(self, kind: pr.ValueType) -> int:
+        if not isinstance(kind, pr.TensorType) or len(kind.shape) != 1:
+            raise FallbackInvalid("a range of numbers that has no length")
+        return ex.evaluate(kind.shape[0], self._sizes)
 
     def _arguments(
         self, args: Sequence[pr.Arg], index: int
@@ -304,8 +317,27 @@ def _saturating(call: Callable[..., Any]) -> Callable[..., Any]:
     return saturated
 
 
+def _counting(call: Callable[..., Any], length: int) -> Callable[..., Any]:
+    """Numbers from a given one on, as many as are declared: where drawn, its end is any number."""
+
+    def counted(start: int, _: int, **keywords: Any) -> Any:
+        return call(start, start + length, **keywords)
+
+    return counted
+
+
+def _naming(call: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """`call`, which is given what these keywords are behind its other arguments."""
+
+    def named(*args: Any) -> Any:
+        given = dict(zip(names, args[-len(names) :], strict=True))
+        return call(*args[: -len(names)], **given)
+
+    return named
+
+
 def _with_keywords(call: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[..., Any]:
-    def call_with_keywords(*args: Any) -> Any:
-        return call(*args, **keywords)
+    def call_with_keywords(*args: Any, **more: Any) -> Any:
+        return call(*args, **keywords, **more)
 
     return call_with_keywords

@@ -80,7 +80,10 @@ def random_values(
     generator: torch.Generator,
     scale: float = 1.0,
 ) -> list[Value]:
-    """A value for each input. 0-d tensors that were captured on the CPU stay there."""
+    """A value for each input. 0-d tensors that were captured on the CPU stay there.
+
+    Integers that no size determines are drawn, as those in tensors are.
+    """
     made: list[Value] = []
     whole = _whole_numbers(program, sizes)
     for place, value_type in enumerate(program.inputs):
@@ -94,6 +97,11 @@ def random_values(
                 )
             case pr.IntType(expr) if expr is not None:
                 made.append(ex.evaluate(expr, sizes))
+            case pr.IntType():
+                low, high = whole.get(place, (1, WHOLE_LIMIT))
+                drawn_on = generator.device
+                one = torch.randint(low, high + 1, (), generator=generator, device=drawn_on)
+                made.append(int(one))
             case _:
                 raise FallbackInvalid(f"inputs[{place}]: nothing is known about it")
     return made
@@ -170,6 +178,11 @@ def repeats(tensor: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
     """
     block = drawn.numel()
     return (tensor[:block] == drawn).all() & (tensor[block:] == tensor[:-block]).all()
+
+
+def as_tensor(value: Value) -> torch.Tensor:
+    """A value as a Kernel takes it: a number as a 0-d tensor of the host."""
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.int64)
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,7 @@ from nearhint_daemon.workers.elements import FLOATS, Array
 from nearhint_daemon.workers.errors import FallbackInvalid
 from nearhint_daemon.workers.inputs import (
     TensorSpec,
+    as_tensor,
     flat_storage,
     random_values,
     size_bytes,
@@ -191,7 +192,9 @@ def _compare(
     for number in fallback.outputs:
         _require_shape(types[number], sizes, values[number])
     arguments = [
-        flat_storage(values[number])[: 1 if param.role == "scalar" else None].cpu().numpy()
+        flat_storage(as_tensor(values[number]))[: 1 if param.role == "scalar" else None]
+        .cpu()
+        .numpy()
         for number, param in zip(fallback.inputs, kernel.params, strict=False)
     ]
     worst = 0.0

@@ -22,6 +22,7 @@ from nearhint_daemon.workers.contest import THOROUGH, Contestant, Enough, run_co
 from nearhint_daemon.workers.errors import FallbackInvalid
 from nearhint_daemon.workers.inputs import (
     TensorSpec,
+    as_tensor,
     check_memory,
     random_values,
     size_bytes,
@@ -160,7 +161,7 @@ def _placed(
         generator=torch.Generator(device).manual_seed(seed),
     )
     computed = program.values(values)
-    return values, [computed[number] for number in fallback.inputs]
+    return values, [as_tensor(computed[number]) for number in fallback.inputs]
 
 
 def _result(name: str, contestant: Contestant | None, problem: str) -> Result:

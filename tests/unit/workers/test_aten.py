@@ -15,6 +15,7 @@ from nearhint_daemon.workers.elements import DRAWN_ELEMENTS
 from nearhint_daemon.workers.errors import FallbackInvalid, MemoryLimitExceeded, OpNotAllowed
 from nearhint_daemon.workers.inputs import (
     TensorSpec,
+    as_tensor,
     check_memory,
     flat_storage,
     random_tensor,
@@ -385,3 +386,51 @@ def test_nothing_is_known_about_an_opaque_input() -> None:
     program = pr.Program((), (pr.OtherType(),), (), ())
     with pytest.raises(FallbackInvalid):
         random_values(program, {}, precision="native", device="cpu", generator=torch.Generator())
+
+
+def numbered(*more: pr.ValueType) -> tuple[pr.ValueType, ...]:
+    """A vector, and an integer that no size determines."""
+    return (tensor(S0), pr.IntType(None), *more)
+
+
+@pytest.mark.parametrize("precision", ["native", "f64"])
+def test_integers_that_no_size_determines_are_drawn(precision: str) -> None:
+    step = node("mul.Tensor", pr.Ref(0), pr.Ref(1), makes=(tensor(S0),))
+    program = pr.Program((pr.Symbol("s0"),), numbered(), (step,), (2,))
+    found: set[int] = set()
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        x, number = random_values(
+            program, SIZES, precision=precision, device="cpu", generator=generator
+        )
+        assert isinstance(number, int)
+        assert isinstance(x, torch.Tensor)
+        ready = AtenProgram(program, SIZES, precision=precision, device="cpu")
+        assert torch.equal(ready.values([x, number])[2], x * number)
+        found.add(number)
+    assert found == {1, 2, 3, 4, 5, 6}
+
+
+def test_a_number_may_be_a_keyword_s() -> None:
+    scaled = pr.Node(
+        "aten.add.Tensor", (pr.Ref(0), pr.Ref(0)), (("alpha", pr.Ref(1)),), (0, 1), (tensor(S0),)
+    )
+    program = pr.Program((pr.Symbol("s0"),), numbered(), (scaled,), (2,))
+    ready = AtenProgram(program, SIZES, precision="native", device="cpu")
+    assert ready.values([torch.ones(2), 5])[2].tolist() == [6.0, 6.0]
+
+
+def test_as_many_numbers_are_counted_from_a_drawn_one_as_are_declared() -> None:
+    """Both ends are drawn, and nothing says how far they are apart."""
+    step = node("arange.start", pr.Ref(0), pr.Ref(1), makes=(tensor(S1, dtype="i64"),))
+    ends = (pr.IntType(None), pr.IntType(None))
+    program = pr.Program((pr.Symbol("s1"),), ends, (step,), (2,))
+    ready = AtenProgram(program, SIZES, precision="native", device="cpu")
+    assert ready.values([4, 2])[2].tolist() == [4, 5, 6, 7, 8]
+
+
+def test_numbers_are_handed_to_kernels_as_tensors_of_the_host() -> None:
+    made = as_tensor(-(2**40))
+    assert (made.shape, made.dtype, made.item()) == ((), torch.int64, -(2**40))
+    x = torch.ones(3)
+    assert as_tensor(x) is x

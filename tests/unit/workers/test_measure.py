@@ -170,6 +170,16 @@ def test_places_that_inputs_lead_out_of_a_table_are_no_reason_to_time_nothing(
     assert [name for name, result in found.items() if result.timing] == ["default", "ops"]
 
 
+def test_numbers_that_no_size_determines_are_drawn_for_binary_and_ops(tmp_path: Path) -> None:
+    x = tensor(ex.symbol("s0"), ex.symbol("s1"))
+    scaled = node("mul.Tensor", pr.Ref(0), pr.Ref(1), makes=(x,))
+    program = pr.Program(SYMBOLS, (x, pr.IntType(None)), (scaled,), (2,))
+    kernel, _ = lowered(program)
+    binary = CpuSubject(*compiled(default_source(kernel), tmp_path))
+    found = run([Entry("default", binary, ALWAYS), Entry("ops", None, ALWAYS)], of=program)
+    assert [name for name, result in found.items() if result.timing] == ["default", "ops"]
+
+
 def test_the_collector_never_looks_at_all_that_imports_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -176,7 +176,7 @@ class _PlanRun:
                 self.run_node(index, self.slots)
             return
         params = [
-            self.slots[slot].item() if param.role == "scalar" else flat(self.slots[slot])
+            flat(self.slots[slot]) if param.role != "scalar" else scalar(self.slots[slot])
             for slot, param in zip(step.inputs, kernel.params, strict=False)
         ]
         done = interpret(kernel, dims, params, casts=Casts.ROUND_GIVEN)
@@ -187,6 +187,11 @@ class _PlanRun:
             values = torch.from_numpy(np.ascontiguousarray(result.values))
             whole[torch.from_numpy(result.indices)] = values.to(whole.dtype)
             self.slots[output.slot] = tensor
+
+
+def scalar(given: torch.Tensor | int) -> Any:
+    """What is handed over by value: a 0-d tensor's element, or a number itself."""
+    return given.item() if isinstance(given, torch.Tensor) else given
 
 
 def flat(tensor: torch.Tensor) -> Any:
