@@ -16,6 +16,7 @@ from nearhint_rules.program import (
     OTHER_DTYPE,
     Arg,
     DType,
+    FloatType,
     IntType,
     Keyword,
     OtherType,
@@ -123,6 +124,8 @@ def value_type(value: object, sizes: SizeTable) -> ValueType:
         return _tensor_type(value, sizes)
     if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
         return IntType(sizes.read(value))
+    if isinstance(value, torch.SymFloat):
+        return FloatType()
     return OtherType()
 
 

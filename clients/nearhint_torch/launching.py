@@ -9,7 +9,7 @@ these: on freed memory, the nodes would crash as the binary would.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ import torch
 from nearhint.launchers.errors import PlaceOutside
 from nearhint.session import Choice
 from nearhint_rules.artifact import CudaLaunch, ScalarArgument
+from nearhint_rules.program import FloatType, IntType, ValueType
 from nearhint_torch.adapter import EmptyMaker, current_stream, empty_maker, on_device
 from nearhint_torch.errors import NoMemory
 from nearhint_torch.nodes import Slots, Step
@@ -29,7 +30,7 @@ Call: TypeAlias = Callable[[Slots, list[int]], None]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor at resolved sizes; `is_number` if its slot holds an integer of Python's instead."""
+    """A tensor at resolved sizes; `is_number` if its slot holds a number of Python's instead."""
 
     slot: int
     dtype: torch.dtype
@@ -39,9 +40,17 @@ class Tensor:
     is_number: bool = False
 
 
-def given_number(slot: int) -> Tensor:
-    """An integer that a binary takes as it takes a 0-d tensor of 64 bits."""
-    return Tensor(slot, torch.int64, (), (), is_placed=False, is_number=True)
+NUMBERS: Mapping[ValueType, torch.dtype] = {
+    IntType(None): torch.int64,
+    FloatType(): torch.float64,
+}
+"""What a binary takes a number as that no size determines: a 0-d tensor of this dtype."""
+_CODES = {torch.int64: "q", torch.float64: "d"}
+
+
+def given_number(slot: int, kind: ValueType) -> Tensor:
+    """A number, of a type that `NUMBERS` has."""
+    return Tensor(slot, NUMBERS[kind], (), (), is_placed=False, is_number=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +84,9 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         if not tensor.is_placed and not tensor.is_number
     ]
     numbers = [
-        (position, tensor.slot) for position, tensor in enumerate(plan.inputs) if tensor.is_number
+        (position, tensor.slot, _CODES[tensor.dtype])
+        for position, tensor in enumerate(plan.inputs)
+        if tensor.is_number
     ]
     made = [
         (position, tensor.slot, tensor.shape, tensor.stride, tensor.dtype, _maker(tensor, plan))
@@ -110,10 +121,9 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
                     raise NoMemory(position=position)
                 addresses[position] = address
             if numbers:
-                held = array("q", [slots[slot] for _, slot in numbers])
-                first, _ = held.buffer_info()
-                for place, (position, _) in enumerate(numbers):
-                    addresses[position] = first + held.itemsize * place
+                held = [array(code, (slots[slot],)) for _, slot, code in numbers]
+                for (position, *_), memory in zip(numbers, held, strict=True):
+                    addresses[position], _ = memory.buffer_info()
             for position, slot, shape, stride, dtype, empty in made:
                 tensor = empty(shape, stride, dtype)
                 slots[slot] = tensor
@@ -194,7 +204,7 @@ def _bound_cuda(plan: LaunchPlan, kernel: Any, launch: CudaLaunch) -> Call:
     def run(slots: Slots, addresses: list[int]) -> None:
         # Numbers, and 0-d CPU tensors: reading them waits for no device.
         given = [slots[slot] for slot in scalars]
-        values = [each if isinstance(each, int) else each.item() for each in given]
+        values = [each if isinstance(each, int | float) else each.item() for each in given]
         if workspace_bytes:
             # The allocator gives memory back to later work of this stream alone.
             scratch = torch.empty(workspace_bytes, dtype=torch.uint8, device=plan.device)

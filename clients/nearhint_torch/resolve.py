@@ -26,7 +26,14 @@ from nearhint_torch.arena import Arena, Layout, Placed
 from nearhint_torch.arguments import DTYPES_BY_NAME
 from nearhint_torch.capture import Captured
 from nearhint_torch.errors import InvalidPlan
-from nearhint_torch.launching import LaunchPlan, Tensor, given_number, is_laid_out, launch_step
+from nearhint_torch.launching import (
+    NUMBERS,
+    LaunchPlan,
+    Tensor,
+    given_number,
+    is_laid_out,
+    launch_step,
+)
 from nearhint_torch.nodes import NodeCalls, Slots, Step
 from nearhint_torch.parts import Launched, Parts
 from nearhint_torch.report import Report, Served
@@ -265,8 +272,8 @@ class _Resolution:
 
     def _input(self, slot: int) -> Tensor:
         kind = self._resolver.types[slot]
-        if kind == IntType(None):
-            return given_number(slot)
+        if kind in NUMBERS:
+            return given_number(slot, kind)
         if not isinstance(kind, TensorType):
             raise InvalidPlan(step="launch", problem=f"slot {slot} is no tensor of a known layout")
         return Tensor(

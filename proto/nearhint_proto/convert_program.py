@@ -21,6 +21,7 @@ from nearhint_rules.errors import InvalidMessage, InvalidProgram
 from nearhint_rules.program import (
     Arg,
     DType,
+    FloatType,
     IntType,
     Keyword,
     Node,
@@ -83,6 +84,8 @@ def value_type_to_proto(value_type: ValueType) -> pb.ValueType:
         case IntType(expr):
             known = None if expr is None else expr_to_proto(expr)
             return pb.ValueType(integer=pb.IntType(expr=known))
+        case FloatType():
+            return pb.ValueType(number=pb.FloatType())
         case OtherType():
             return pb.ValueType(other=pb.OtherType())
 
@@ -104,6 +107,8 @@ def value_type_from_proto(message: pb.ValueType, reader: ExprReader, field: str)
         if not message.integer.HasField("expr"):
             return IntType(None)
         return IntType(reader.read(message.integer.expr, f"{field}.expr"))
+    if kind == "number":
+        return FloatType()
     if kind == "other":
         return OtherType()
     raise InvalidMessage(field, "no type")

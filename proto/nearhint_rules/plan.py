@@ -42,7 +42,7 @@ class Launch:
     """Runs a Kernel.
 
     `dims[i]` gives the Kernel's symbol k_i from the Program's symbols. The Kernel's parameters
-    are, in order, `inputs` (slots; where the parameter is a scalar, a 0-d CPU tensor or an integer
+    are, in order, `inputs` (slots; where the parameter is a scalar, a 0-d CPU tensor or a number
     that no size determines) and `outputs`. `nodes` is the Fallback: running them leaves the same
     slots. `fallback` is its identity.
     """

@@ -59,18 +59,23 @@ class TensorType:
 class IntType:
     """An integer value equal to a size expression.
 
-    `expr` None: no size determines it, as a number that each call gives, or one computed of such.
+    `expr` None: no size determines it, as a number that each call gives, or one made of such.
     """
 
     expr: Expr | None
 
 
 @dataclass(frozen=True, slots=True)
+class FloatType:
+    """A number with a fraction, of 64 bits, that each call gives or computes of its sizes."""
+
+
+@dataclass(frozen=True, slots=True)
 class OtherType:
-    """A value that nothing is known about (None, a float, a tensor of an unknown layout)."""
+    """A value that nothing is known about (None, a tensor of an unknown layout)."""
 
 
-ValueType: TypeAlias = TensorType | IntType | OtherType
+ValueType: TypeAlias = TensorType | IntType | FloatType | OtherType
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +201,7 @@ def map_type(value_type: ValueType, symbols: Mapping[str, Expr]) -> ValueType:
             )
         case IntType(expr):
             return IntType(None if expr is None else ex.substitute(expr, symbols))
-        case OtherType():
+        case FloatType() | OtherType():
             return value_type
 
 

@@ -29,6 +29,7 @@ from nearhint_rules.program import (
     OTHER_DTYPE,
     Arg,
     DType,
+    FloatType,
     IntType,
     Keyword,
     Node,
@@ -135,12 +136,14 @@ TEXTS = st.text(
 
 @st.composite
 def value_types(draw: st.DrawFn, names: tuple[str, ...]) -> ValueType:
-    """Tensors, integers and others."""
-    kind = draw(st.sampled_from(("tensor", "tensor", "tensor", "int", "other")))
+    """Tensors, numbers and others."""
+    kind = draw(st.sampled_from(("tensor", "tensor", "tensor", "int", "float", "other")))
     if kind == "int":
         return IntType(draw(st.none() | extents(names)))
     if kind == "other":
         return OtherType()
+    if kind == "float":
+        return FloatType()
     rank = draw(st.integers(0, 3))
     sizes = st.lists(extents(names), min_size=rank, max_size=rank).map(tuple)
     return TensorType(

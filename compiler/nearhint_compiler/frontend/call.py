@@ -22,6 +22,7 @@ from nearhint_rules.program import (
     DTYPES,
     Arg,
     DType,
+    FloatType,
     IntType,
     Node,
     Ref,
@@ -30,8 +31,11 @@ from nearhint_rules.program import (
 )
 
 Number: TypeAlias = bool | int | float
-NUMBER = TensorType("i64", (), ())
-"""How a Kernel is handed an integer that no size determines: by value, as a 0-d tensor is."""
+GIVEN_NUMBERS: Mapping[ValueType, TensorType] = {
+    IntType(None): TensorType("i64", (), ()),
+    FloatType(): TensorType("f64", (), ()),
+}
+"""How a Kernel is handed a number that no size determines: by value, as a 0-d tensor is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,7 @@ def type_read(kind: ValueType) -> TensorType:
     """The type of a value that a loop reads: a tensor, or a number that no size determines."""
     if isinstance(kind, TensorType):
         return kind
-    assert kind == IntType(None)
-    return NUMBER
+    return GIVEN_NUMBERS[kind]
 
 
 def as_number(arg: Arg) -> Number:
@@ -156,8 +159,8 @@ class Call:
         return as_number(self.arguments[name])
 
     def is_given_number(self, arg: Arg) -> bool:
-        """Whether an argument is an integer that each call gives, and no size determines."""
-        return isinstance(arg, Ref) and self.types[arg.value] == IntType(None)
+        """Whether an argument is a number that each call gives, and no size determines."""
+        return isinstance(arg, Ref) and self.types[arg.value] in GIVEN_NUMBERS
 
     def flag(self, name: str) -> bool:
         """A boolean argument."""
@@ -221,7 +224,7 @@ class Call:
         if isinstance(arg, Ref) and isinstance(self.types[arg.value], TensorType):
             return self._tensor_operand(arg, shape)
         if isinstance(arg, Ref) and self.is_given_number(arg):
-            return self._read_operand(arg.value, (), NUMBER.dtype, "number")
+            return self._number_operand(arg)
         if isinstance(arg, bool | float | ex.Int):
             number = as_number(arg)
             return Operand(dtypes.number_dtype(number), "number", _constant(number))
@@ -234,6 +237,18 @@ class Call:
         value, found = self.tensor_at(arg)
         kind = "tensor" if found.shape else "zero_dim"
         return self._read_operand(value, broadcast_dims(found.shape, shape), found.dtype, kind)
+
+    def _number_operand(self, arg: Ref) -> Operand:
+        is_float = self.types[arg.value] == FloatType()
+        dtype = dtypes.DEFAULT_FLOAT if is_float else "i64"
+        read = self._read_operand(arg.value, (), dtype, "number")
+
+        def at(point: Point, to: str) -> Value:
+            if is_float and dtypes.CATEGORY[to] < 2:
+                raise Unlowerable("a float where the result is an integer")
+            return read.at(point, to)
+
+        return replace(read, at=at)
 
     def _read_operand(self, value: int, dims: tuple[int, ...], dtype: str, kind: str) -> Operand:
         self.reads.append(Read(value, dims))

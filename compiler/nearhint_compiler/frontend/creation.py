@@ -10,7 +10,7 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, Number
 from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.loops import Loops, Point
-from nearhint_compiler.frontend.refusals import HOLDS_ALL, no_overflow
+from nearhint_compiler.frontend.refusals import holds, no_overflow
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Int
@@ -26,14 +26,7 @@ def _filled(names: str, number: Number | None = None) -> Rule:
         call.bind(names.split(), {"dtype": None})
         dtype = call.out.dtype
         if number is None and not isinstance(call["fill_value"], bool | float | Int):
-            if call.is_given_number(call["fill_value"]) and dtype in {*dtypes.INTEGERS} - HOLDS_ALL:
-                raise Unlowerable("a number that eager refuses where it is out of range")
-            value, wide = call.operand("fill_value", call.out.shape), dtypes.compute_dtype(dtype)
-            return call.loops(
-                call.out.shape,
-                frozenset(),
-                lambda point: (point.emit.rounded(value.at(point, wide), dtype),),
-            )
+            return _filled_with_given(call)
         fill = call.number("fill_value") if number is None else number
         if isinstance(fill, float) and dtypes.CATEGORY[dtype] < 2:
             raise Unlowerable("a float where the result is an integer")
@@ -45,6 +38,19 @@ def _filled(names: str, number: Number | None = None) -> Rule:
         return call.pointwise(build)
 
     return rule
+
+
+def _filled_with_given(call: Call) -> Loops:
+    """A tensor of one size, or of one number that each call gives: what floats lack is infinite."""
+    shape, dtype, given = call.out.shape, call.out.dtype, call["fill_value"]
+    if dtype in dtypes.INTEGERS and call.is_given_number(given) and not holds(dtype, call, given):
+        raise Unlowerable("a number that eager refuses where it is out of range")
+    value, wide = call.operand("fill_value", shape), dtypes.compute_dtype(dtype)
+
+    def build(point: Point) -> tuple[Value]:
+        return (point.emit.rounded(value.at(point, wide), dtype),)
+
+    return call.loops(shape, frozenset(), build)
 
 
 def _filled_with(call: Call) -> Loops:

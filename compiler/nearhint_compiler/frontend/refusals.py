@@ -14,10 +14,10 @@ from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.loops import Loops
 from nearhint_rules.expr import Int
-from nearhint_rules.program import Arg, Ref, TensorType
+from nearhint_rules.program import Arg, FloatType, Ref, TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
-HOLDS_ALL = frozenset({"f64", "f32", "bf16", "i64", "bool"})
+_HOLDS_INTEGERS = frozenset({"f64", "f32", "bf16", "i64", "bool"})
 """Dtypes that eager makes any integer of 64 bits a number of, and refuses none."""
 
 
@@ -44,11 +44,17 @@ def no_overflow(rule: Rule, *names: str) -> Rule:
         given = [call.arguments.get(name) for name in names]
         if any(is_beyond(dtype, arg) for arg in given):
             raise Unlowerable("a number that eager refuses, or makes infinite: it is out of range")
-        if dtype not in HOLDS_ALL and any(map(call.is_given_number, given)):
+        if any(call.is_given_number(arg) and not holds(dtype, call, arg) for arg in given):
             raise Unlowerable("a number that eager refuses where it is out of range")
         return loops
 
     return checked
+
+
+def holds(dtype: str, call: Call, arg: Arg) -> bool:
+    """Whether eager makes any number of 64 bits that a call may give one of a dtype."""
+    is_float = isinstance(arg, Ref) and call.types[arg.value] == FloatType()
+    return dtype == "f64" if is_float else dtype in _HOLDS_INTEGERS
 
 
 def is_beyond(dtype: str, arg: Arg) -> bool:

@@ -25,7 +25,7 @@ from nearhint_daemon.workers.tolerance import PRECISIONS
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
 
-Value: TypeAlias = "torch.Tensor | int"
+Value: TypeAlias = "torch.Tensor | int | float"
 
 DTYPES: Mapping[str, torch.dtype] = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,

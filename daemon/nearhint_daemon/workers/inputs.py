@@ -18,6 +18,9 @@ WHOLE_LIMIT = 6
 """Integers are drawn from 1 to this: harmless as divisors, shifts and steps. Places in a table are
 drawn from those that it has."""
 
+EIGHTHS = (1, 48)
+"""Numbers with fractions that are no tensor's are so many eighths, which all dtypes hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -102,6 +105,10 @@ def random_values(
                 drawn_on = generator.device
                 one = torch.randint(low, high + 1, (), generator=generator, device=drawn_on)
                 made.append(int(one))
+            case pr.FloatType():
+                low, high = EIGHTHS
+                one = torch.randint(low, high + 1, (), generator=generator, device=generator.device)
+                made.append(int(one) / 8)
             case _:
                 raise FallbackInvalid(f"inputs[{place}]: nothing is known about it")
     return made
@@ -182,7 +189,9 @@ def repeats(tensor: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
 
 def as_tensor(value: Value) -> torch.Tensor:
     """A value as a Kernel takes it: a number as a 0-d tensor of the host."""
-    return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.int64)
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:

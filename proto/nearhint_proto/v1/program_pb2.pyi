@@ -66,7 +66,7 @@ class IntType(_message.Message):
     EXPR_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def expr(self) -> _types_pb2.Expr:
-        """Its size expression; absent: outside the grammar."""
+        """Its size expression; absent: no size determines it."""
 
     def __init__(
         self,
@@ -80,6 +80,23 @@ class IntType(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IntType: _TypeAlias = IntType  # noqa: Y015
+
+@_typing.final
+class FloatType(_message.Message):
+    """A number with a fraction, which no size determines."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FloatType: _TypeAlias = FloatType  # noqa: Y015
 
 @_typing.final
 class OtherType(_message.Message):
@@ -107,6 +124,7 @@ class ValueType(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     INTEGER_FIELD_NUMBER: _builtins.int
     OTHER_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tensor(self) -> Global___TensorType:
         """A tensor."""
@@ -119,18 +137,23 @@ class ValueType(_message.Message):
     def other(self) -> Global___OtherType:
         """Anything else."""
 
+    @_builtins.property
+    def number(self) -> Global___FloatType:
+        """A number with a fraction."""
+
     def __init__(
         self,
         *,
         tensor: Global___TensorType | None = ...,
         integer: Global___IntType | None = ...,
         other: Global___OtherType | None = ...,
+        number: Global___FloatType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["integer", b"integer", "kind", b"kind", "other", b"other", "tensor", b"tensor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["integer", b"integer", "kind", b"kind", "number", b"number", "other", b"other", "tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["integer", b"integer", "kind", b"kind", "other", b"other", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["integer", b"integer", "kind", b"kind", "number", b"number", "other", b"other", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["tensor", "integer", "other"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["tensor", "integer", "other", "number"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -1,4 +1,4 @@
-"""Integers of a call that are no size: numbers that Kernels take by value, whatever they are."""
+"""Numbers of a call that are no size: Kernels take them by value, whatever they are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nearhint_compiler.pipeline import lower
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Sym
 from nearhint_rules.plan import Launch, RunNodes
-from nearhint_rules.program import IntType, Program
+from nearhint_rules.program import FloatType, IntType, Program
 from nearhint_torch.backend import nearhint
 from nearhint_torch.runner import watch
 
@@ -127,6 +127,13 @@ def test_a_place_is_a_number_and_no_size(session: Install) -> None:
     assert any(ir.Param("scalar", "i64") in found.kernel.params for found in kernels)
 
 
+def test_a_part_of_a_number_or_size_is_a_number_with_a_fraction(session: Install) -> None:
+    (program,) = programs(session, lambda x, n: x * (n / 4) + 1 / x.shape[0], (torch.ones(4, 6), 3))
+    made = [node.outputs[0] for node in program.nodes if not node.op]
+    assert made == [FloatType()] * 2
+    assert tensor_ops(program) == []
+
+
 def test_what_is_computed_of_numbers_and_sizes_is_a_number(session: Install) -> None:
     (program,) = programs(
         session, lambda x, n: x * (n * x.shape[0]) + x.shape[1], (torch.ones(4, 6), 3)
@@ -175,6 +182,9 @@ FUNCTIONS: dict[str, tuple[Function, torch.dtype]] = {
     "of it": (lambda x, n: x * (n + 1) - n // 2 + 2 * n * x.shape[0] + n % 4, torch.int64),
     "triangle": (lambda x, n: torch.tril(x, n % 3) * n, torch.float32),
     "rows": (lambda x, n: (x * n).sum(-1) + n, torch.float64),
+    "a part of it": (lambda x, n: x * (n / 4) + 1 / x.shape[1], torch.float32),
+    "a part of it beside integers": (lambda x, n: x + n / 4, torch.int8),
+    "a part of it compared": (lambda x, n: x > n / 4, torch.int64),
     "returned": (lambda x, n: (x + n)[0], torch.float32),
 }
 

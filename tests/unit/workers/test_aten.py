@@ -83,7 +83,7 @@ def test_a_node_that_says_it_has_effects_is_refused(facts: dict[str, object]) ->
         AtenProgram(program, {}, precision="native", device="cpu")
 
 
-def values_of(program: pr.Program, precision: str) -> tuple[AtenProgram, list[torch.Tensor | int]]:
+def values_of(program: pr.Program, precision: str) -> tuple[AtenProgram, list[Value]]:
     generator = torch.Generator().manual_seed(1)
     ready = AtenProgram(program, SIZES, precision=precision, device="cpu")
     inputs = random_values(program, SIZES, precision=precision, device="cpu", generator=generator)
@@ -409,6 +409,17 @@ def test_integers_that_no_size_determines_are_drawn(precision: str) -> None:
         assert torch.equal(ready.values([x, number])[2], x * number)
         found.add(number)
     assert found == {1, 2, 3, 4, 5, 6}
+
+
+def test_numbers_with_a_fraction_are_drawn_from_those_that_all_dtypes_hold() -> None:
+    program = pr.Program((), (pr.FloatType(),), (), ())
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        (made,) = random_values(program, {}, precision="native", device="cpu", generator=generator)
+        assert isinstance(made, float)
+        assert 0 < made <= 6
+        assert torch.tensor(made, dtype=torch.bfloat16).item() == made
+        assert torch.equal(as_tensor(made), torch.tensor(made, dtype=torch.float64))
 
 
 def test_a_number_may_be_a_keyword_s() -> None:

@@ -1,4 +1,4 @@
-"""Integers that each call gives and no size determines: Kernels take them by value."""
+"""Numbers that each call gives and no size determines: Kernels take them by value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch, RunNodes
-from nearhint_rules.program import IntType
+from nearhint_rules.program import FloatType, IntType
 
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 I64, I32, I8, U8, BOOL = torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool
@@ -70,6 +70,20 @@ FUNCTIONS: dict[str, tuple[Function, tuple[torch.dtype, ...]]] = {
     "remainder of it": (lambda x, n: x + n % 4, ALL),
     "least": (lambda x, n: x + min(n, x.shape[0]), ALL),
 }  # fmt: skip
+FRACTIONS: dict[str, tuple[Function, tuple[torch.dtype, ...]]] = {
+    "add": (lambda x, n: x + n / 4, ALL),
+    "mul": (lambda x, n: x * (1 / n), ALL),
+    "div": (lambda x, n: x / (n / 4), ALL),
+    "gt": (lambda x, n: x > n / 8, ALL),
+    "eq": (lambda x, n: x == n / 8, (*FLOATS, *INTEGERS)),
+    "of sizes": (lambda x, n: (x * n).sum(-1) * (1 / x.shape[1]), ALL),
+    "where": (lambda x, n: torch.where(x > 0, x, n / 4), FLOATS),
+    "clamp": (lambda x, n: x.clamp(-n / 4, n / 4), (F64,)),
+    "full_like": (lambda x, n: x + torch.full_like(x, n / 4), (F64,)),
+    "tensor of it": (lambda x, n: x + torch.tensor(n / 4), ALL),
+    "scaled": (lambda x, n: torch.add(x, x, alpha=n / 4), (F64,)),
+    "pow": (lambda x, n: x.abs() ** (n / 4), (F64,)),
+}
 CASES = [(name, dtype) for name, (_, known) in FUNCTIONS.items() for dtype in known]
 
 
@@ -84,10 +98,10 @@ def served(function: Callable[..., Any], *args: Any) -> tuple[Lowered, list[str]
     return lowered, [op for node in run if (op := program.nodes[node].op)]
 
 
-def numbers_read(lowered: Lowered) -> int:
-    """How many parameters of Kernels are integers by value."""
+def numbers_read(lowered: Lowered, dtype: str = "i64") -> int:
+    """How many parameters of Kernels are numbers by value."""
     params = [param for found in lowered.kernels for param in found.kernel.params]
-    return params.count(ir.Param("scalar", "i64"))
+    return params.count(ir.Param("scalar", dtype))
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
@@ -98,6 +112,36 @@ def test_a_number_is_served_within_kernels_in_each_dtype(name: str, dtype: torch
     assert others == []
     assert numbers_read(lowered)
     assert_lowering_is_right(lowered)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, dtype) for name, (_, known) in FRACTIONS.items() for dtype in known]
+)
+def test_what_has_a_fraction_is_served_within_kernels_too(name: str, dtype: torch.dtype) -> None:
+    function, _ = FRACTIONS[name]
+    lowered, others = served(function, drawn(6, 9, dtype=dtype), 3)
+    assert others == []
+    assert numbers_read(lowered, "f64")
+    assert_lowering_is_right(lowered)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "i64"])
+@pytest.mark.parametrize("op", ["full_like.default", "clamp_min.default"])
+def test_a_fraction_that_may_be_out_of_range_stays_eager_s(op: str, dtype: str) -> None:
+    build = Builder()
+    x, n = build.input(S0, S1, dtype=dtype), build.typed(FloatType())
+    made = build.call(f"aten.{op}", x, n, out=tensor(S0, S1, dtype=dtype))
+    lowered = lower(build.program(made), target_kind="cpu")
+    assert lowered.plan.steps == (RunNodes((0,)),)
+
+
+def test_a_number_with_a_fraction_that_nothing_reads_is_not_computed() -> None:
+    build = Builder()
+    x, n = build.input(S0, S1), build.typed(IntType(None))
+    build.opaque(n, out=FloatType())
+    made = build.call("aten.exp.default", x, out=tensor(S0, S1))
+    lowered = lower(build.program(made), target_kind="cpu")
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
 
 
 @pytest.mark.parametrize("number", [-3, 2, 300, 2**31 + 7, -(2**40)])
