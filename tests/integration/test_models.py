@@ -113,6 +113,26 @@ def tuned() -> Callable[[Tensor, Tensor], Tensor]:
     return kernel
 
 
+def test_numbers_that_are_no_size_are_served_by_one_measured_kernel(daemon: DaemonProcess) -> None:
+    def function(x: Tensor, n: int) -> Tensor:
+        return torch.sin(x * n) / (n / 2 + 1) + torch.arange(n, n + x.shape[1])
+
+    kernel = torch.compile(function, backend="nearhint", dynamic=True)
+    x = torch.randn(40, 96)
+    with torch.no_grad():
+        kernel(x, 3)
+        report = nearhint.settle(timeout_s=SETTLE_S)
+        assert report.settled, report
+        compiles = daemon.status().compiles_run
+        with watch() as reports:
+            for number in (3, 7, 0, 1, -5, 2**20):
+                torch.testing.assert_close(kernel(x, number), function(x, number))
+        assert report.at_t2 or report.at_t0
+    assert {len(each.launches) for each in reports} == {1}
+    assert not [each.reason for report in reports for each in report.launches if not each.tier]
+    assert daemon.status().compiles_run == compiles
+
+
 def test_a_kernel_is_served_at_t2_and_its_calls_do_nothing_but_compute(
     daemon: DaemonProcess,
 ) -> None:
