@@ -18,6 +18,10 @@ WITNESS_SOLVED = 8
 """Points of that grid from which `witness` solves for one symbol at a time."""
 WITNESS_OCTAVES = (4, SIZE_LIMIT.bit_length())
 """How far from a point's size `witness` looks for a solution; farther only if there is none."""
+WITNESS_STEPS = 16
+"""How far `stepped_witness` moves one symbol, step by step, to solve for another."""
+WITNESS_MOVED = 3
+"""Symbols that it moves, at most."""
 
 
 def bucket_size(size: int) -> int:
@@ -168,6 +172,47 @@ def witness(
             if search.offer(solved):
                 return search.best
     return search.best or base
+
+
+def stepped_witness(
+    exprs: Sequence[Expr],
+    near: Mapping[str, int],
+    ranges: Mapping[str, tuple[int, int | None]],
+    target: Sequence[int],
+) -> dict[str, int]:
+    """As `witness`, and where its values are not `target`, a point close by at which they are.
+
+    One symbol is moved step by step while another is solved for, from `near` and from what
+    `witness` found: from 5 times 7, neither reaches 33 alone. For sizes that there are, such as a
+    hint's; a ladder, which may choose its own, has no need of it.
+    """
+    found = witness(exprs, near, ranges, target)
+    search = _Search(exprs, target)
+    if search.offer(found):
+        return found
+    told = {expr.name for expr in exprs if isinstance(expr, ex.Sym)}
+    names = [name for name in ex.symbols_of(*exprs) if name not in told][:WITNESS_MOVED]
+    given = {name: _clamp(near[name], ranges.get(name)) for name in names if name in near}
+    for start, octaves in zip(({**found, **given}, found), WITNESS_OCTAVES, strict=True):
+        for point, name in _stepped(start, names, ranges):
+            for solved in search.solutions(point, name, ranges.get(name), octaves=octaves):
+                if search.offer(solved):
+                    return search.best
+    return found
+
+
+def _stepped(
+    start: Mapping[str, int],
+    names: Sequence[str],
+    ranges: Mapping[str, tuple[int, int | None]],
+) -> Iterator[tuple[dict[str, int], str]]:
+    """Points a few steps of one of `names` from `start`, nearest first, and another to solve for
+    there."""
+    for distance in range(WITNESS_STEPS + 1):
+        for moved, step in product(names, sorted({-distance, distance})):
+            size = start[moved] + step
+            if size == _clamp(size, ranges.get(moved)):
+                yield from (({**start, moved: size}, name) for name in names if name != moved)
 
 
 def _clamp(size: int, bounds: tuple[int, int | None] | None) -> int:

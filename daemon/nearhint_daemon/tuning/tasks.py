@@ -19,7 +19,7 @@ from nearhint_proto.v1 import program_pb2, types_pb2
 from nearhint_rules import expr as ex
 from nearhint_rules.companions import odd_below
 from nearhint_rules.errors import InvalidExpression
-from nearhint_rules.hints import witness
+from nearhint_rules.hints import stepped_witness
 from nearhint_rules.metrics import Dims
 from nearhint_rules.plan import Fallback
 from nearhint_rules.target import Target
@@ -197,7 +197,7 @@ def reach(
     Raises `HintUnreachable`.
     """
     ranges = fallback.program.ranges()
-    sizes = witness(fallback.dims, near, ranges, tuple(wanted))
+    sizes = stepped_witness(fallback.dims, near, ranges, tuple(wanted))
     for name, (low, _) in ranges.items():
         sizes.setdefault(name, max(1, low))
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from nearhint_daemon.store.rows import KernelRow
-from nearhint_daemon.tuning.tasks import OddSizes
+from nearhint_daemon.tuning.tasks import OddSizes, reach
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.metrics import Dims
@@ -73,3 +73,17 @@ def test_what_small_sizes_lose_as_odd_ones_a_larger_one_beside_them_makes_up_for
 def test_sizes_that_cannot_be_had_or_moved_have_none_beside_them() -> None:
     assert odd_sizes(S0, S1, near={})((8, 64), {"k1"}) is None
     assert odd_sizes(S0, S1, near={}, s1=(64, 64))((16, 64), {"k1"}) is None
+
+
+def test_sizes_beside_a_hint_are_found_again_from_a_call_s() -> None:
+    """As idle time refines a companion of 32 that is 3 times 11: near are sizes that were asked."""
+    dims = (S1, ex.mul(S0, ex.symbol("s2")))
+    odd = odd_sizes(
+        *dims, near={"s0": 4, "s2": 8, "s1": 131_072}, s0=(2, 64), s1=(2, 1 << 20), s2=(3, 64)
+    )
+    found = odd((131_072, 32), {"k0", "k1"})
+    assert found is not None
+    fallback = Fallback(Program(odd._fallback.program.symbols, (), (), ()), "1" * 64, dims, (), ())
+    sizes, reached = reach(fallback, {"s0": 5, "s1": 1000, "s2": 7}, found)
+    assert reached == found
+    assert sizes["s0"] * sizes["s2"] == 33

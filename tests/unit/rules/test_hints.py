@@ -9,7 +9,14 @@ from tests.unit.rules.tables import OTHER_STEP, STEP, row, table
 
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
-from nearhint_rules.hints import bucket, covered, crowded_out, to_evict, witness
+from nearhint_rules.hints import (
+    bucket,
+    covered,
+    crowded_out,
+    stepped_witness,
+    to_evict,
+    witness,
+)
 from nearhint_rules.table import Table
 
 S0, S1, S2 = ex.Sym("s0"), ex.Sym("s1"), ex.Sym("s2")
@@ -92,6 +99,39 @@ def test_a_witness_is_looked_for_nearby_first_and_then_anywhere() -> None:
     ranges = {**ANY, "s0": (2, 64)}
     found = witness((S2, ex.mul(S0, S1)), {"s0": 64, "s1": 512, "s2": 8}, ranges, (8, 524_288))
     assert found == {"s0": 64, "s1": 8192, "s2": 8}
+
+
+@pytest.mark.parametrize(
+    ("near", "target", "expected"),
+    [
+        ({"s0": 5, "s1": 7, "s2": 6}, (33, 8), {"s0": 3, "s1": 11, "s2": 8}),
+        ({"s0": 8, "s1": 4096, "s2": 6}, (7 * 4095, 8), {"s0": 7, "s1": 4095, "s2": 8}),
+        # Far from what is near: from what a witness finds instead.
+        ({"s0": 1000, "s1": 900, "s2": 6}, (33, 8), {"s0": 3, "s1": 11, "s2": 8}),
+    ],
+)
+def test_a_witness_of_an_odd_product_moves_both_of_its_factors(
+    near: dict[str, int], target: tuple[int, ...], expected: dict[str, int]
+) -> None:
+    ranges = {**ANY, "s0": (2, None), "s1": (3, None)}
+    exprs = (ex.mul(S0, S1), S2)
+    assert witness(exprs, near, ranges, target) != expected
+    assert stepped_witness(exprs, near, ranges, target) == expected
+
+
+@pytest.mark.parametrize("target", [(97, 8), (34, 8), (2, 8), (1 << 40, 8)])
+def test_where_there_is_none_or_one_is_found_steps_change_nothing(target: tuple[int, ...]) -> None:
+    """97 is a prime, and both factors are 2 at least; 34 is found by one of them alone."""
+    near, exprs = {"s0": 5, "s1": 7, "s2": 6}, (ex.mul(S0, S1), S2)
+    found = stepped_witness(exprs, near, ANY, target)
+    assert found == witness(exprs, near, ANY, target)
+
+
+def test_steps_stay_within_the_ranges() -> None:
+    ranges = {"s0": (4, 9), "s1": (3, None), "s2": (1, None)}
+    exprs, near = (ex.mul(S0, S1), S2), {"s0": 5, "s1": 7, "s2": 6}
+    assert stepped_witness(exprs, near, ranges, (33, 8)) == witness(exprs, near, ranges, (33, 8))
+    assert stepped_witness(exprs, near, ranges, (77, 8)) == {"s0": 7, "s1": 11, "s2": 8}
 
 
 def test_a_witness_stays_within_the_ranges() -> None:
