@@ -24,7 +24,7 @@ from tests.benchmarks.selection_tuning import Captured, Tuning
 from nearhint_daemon.workers.aten import AtenProgram, Value, torch_dtype
 from nearhint_daemon.workers.clock import Clock, CpuClock, Sample
 from nearhint_daemon.workers.contest import WIDE, Contestant, Enough, run_contest
-from nearhint_daemon.workers.inputs import tensor_spec
+from nearhint_daemon.workers.inputs import as_tensor, tensor_spec
 from nearhint_daemon.workers.measure import (
     PLACED_BYTES,
     PLACES,
@@ -87,8 +87,11 @@ class Storage:
         for value_type in program.inputs:
             if isinstance(value_type, pr.TensorType):
                 made.append(self._view(value_type, sizes))
-            elif isinstance(value_type, pr.IntType) and value_type.expr is not None:
-                made.append(ex.evaluate(value_type.expr, sizes))
+            elif isinstance(value_type, pr.IntType):
+                expr = value_type.expr
+                made.append(1 if expr is None else ex.evaluate(expr, sizes))
+            elif isinstance(value_type, pr.FloatType):
+                made.append(1.0)
             else:
                 raise ValueError("nothing is known about an input")
         return made
@@ -312,7 +315,7 @@ class Arena:
         while len(places) < count:
             values = self.storage.values(fallback.program, symbols, is_first=not places)
             computed = program.values(values)
-            inputs: list[torch.Tensor] = [computed[number] for number in fallback.inputs]
+            inputs = [as_tensor(computed[number]) for number in fallback.inputs]
             if not places:
                 moved += sum(tensor.numel() * tensor.element_size() for tensor in inputs)
                 if self.device == "cpu":
