@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any, TypeAlias
 
 import torch
@@ -46,6 +46,8 @@ NUMBERS: Mapping[ValueType, torch.dtype] = {
 }
 """What a binary takes a number as that no size determines: a 0-d tensor of this dtype."""
 _CODES = {torch.int64: "q", torch.float64: "d"}
+LARGEST: float = torch.finfo(torch.bfloat16).max
+"""What finite numbers are larger than is for eager, which may refuse them beside tensors of f32."""
 
 
 def given_number(slot: int, kind: ValueType) -> Tensor:
@@ -121,7 +123,7 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
                     raise NoMemory(position=position)
                 addresses[position] = address
             if numbers:
-                held = [array(code, (slots[slot],)) for _, slot, code in numbers]
+                held = [array(code, (_handed(slots[slot]),)) for _, slot, code in numbers]
                 for (position, *_), memory in zip(numbers, held, strict=True):
                     addresses[position], _ = memory.buffer_info()
             for position, slot, shape, stride, dtype, empty in made:
@@ -145,6 +147,13 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         _run_fallback(slots, plan)
 
     return on_device(plan.device, run) if plan.device.type == "cuda" else run
+
+
+def _handed(number: float) -> float:
+    """A number that a binary may be handed; raises `OverflowError` for one that is too large."""
+    if LARGEST < abs(number) < inf:
+        raise OverflowError
+    return number
 
 
 def _maker(tensor: Tensor, plan: LaunchPlan) -> EmptyMaker:

@@ -180,8 +180,17 @@ def _power(call: Call) -> Loops:
     if is_root and call.out.dtype == "f16" and call.device == "cpu":
         return _POWER(call)
     if call.is_given_number(call["exponent"]):
-        return _POWER(call)
+        return _POWER_BY_GIVEN(call)
     return _POWER_BY_NUMBER(call)
+
+
+def _power_or_root(e: Emitter, x: Value, exponent: Value) -> Value:
+    """A power by a number that is not known here: for those by a half, eager takes roots."""
+    found = e.op("pow", x, exponent)
+    for half, root in ((0.5, "sqrt"), (-0.5, "rsqrt")):
+        is_half = e.op("eq", exponent, e.const(exponent.dtype, half))
+        found = e.op("where", is_half, e.op(root, x), found)
+    return found
 
 
 def _square(e: Emitter, x: Value) -> Value:
@@ -202,6 +211,7 @@ _SCALED_BY_POWER = elementwise(
 
 
 _POWER = elementwise(_op("pow"), "self exponent")
+_POWER_BY_GIVEN = elementwise(_power_or_root, "self exponent")
 _POWER_BY_NUMBER = elementwise(_pow_scalar, "self | exponent")
 _POWERS: Mapping[float, Body] = {
     0.0: lambda e, x: e.const(x.dtype, 1),

@@ -19,6 +19,8 @@ from nearhint_rules.program import Arg, FloatType, Ref, TensorType
 Rule: TypeAlias = Callable[[Call], Loops]
 _HOLDS_INTEGERS = frozenset({"f64", "f32", "bf16", "i64", "bool"})
 """Dtypes that eager makes any integer of 64 bits a number of, and refuses none."""
+_HOLDS_FLOATS = frozenset({"f64", "f32", "bf16"})
+"""Dtypes that have room for all floats that clients hand over: larger ones are for eager."""
 
 
 def no_booleans(rule: Rule, *names: str) -> Rule:
@@ -54,7 +56,7 @@ def no_overflow(rule: Rule, *names: str) -> Rule:
 def holds(dtype: str, call: Call, arg: Arg) -> bool:
     """Whether eager makes any number of 64 bits that a call may give one of a dtype."""
     is_float = isinstance(arg, Ref) and call.types[arg.value] == FloatType()
-    return dtype == "f64" if is_float else dtype in _HOLDS_INTEGERS
+    return dtype in _HOLDS_FLOATS if is_float else dtype in _HOLDS_INTEGERS
 
 
 def is_beyond(dtype: str, arg: Arg) -> bool:

@@ -215,6 +215,28 @@ def test_numbers_of_more_than_64_bits_are_for_eager(session: Install, compiled: 
 
 
 @needs_compiler
+def test_a_power_by_a_given_half_is_the_root_that_eager_takes(
+    session: Install, compiled: Compiled
+) -> None:
+    fake = session(compiled.snapshot)
+    endless = float("inf")
+    x = torch.tensor([-endless, -0.0, 0.0, 2.0, 9.0, endless, -4.0, float("nan")]).expand(5, 8)
+    calls = [(x, number) for number in (3, 2, -2, 4, -4, 6, 0)]
+    serve(fake, lambda x, n: x ** (n / 4) + x, calls, captures=1)
+    assert not fake.fallbacks
+
+
+@needs_compiler
+def test_floats_that_f32_has_no_room_for_are_for_eager(
+    session: Install, compiled: Compiled
+) -> None:
+    fake = session(compiled.snapshot)
+    calls = [(torch.randn(5, 33), number) for number in (3, 40, -90, -7)]
+    serve(fake, lambda x, n: x.clamp(max=n * 1e37) + 1, calls, captures=1)
+    assert fake.fallbacks == ["launch_failed"] * 2
+
+
+@needs_compiler
 def test_places_that_a_number_moves_out_of_a_table_are_refused_as_eager_does(
     session: Install, compiled: Compiled
 ) -> None:
