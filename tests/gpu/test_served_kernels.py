@@ -20,6 +20,7 @@ from tests.gpu.served import (
     close,
     random,
     serving,
+    settled,
     tuned,
 )
 
@@ -134,6 +135,22 @@ def test_numbers_on_the_host_reach_the_kernel_in_each_call() -> None:
         with watch() as reports:
             got = kernel(x, bias, scale)
         assert close(got, scaled(x, bias, scale))
+        assert [report.tiers[0] for report in reports] == [0]
+
+
+def test_numbers_that_are_no_size_reach_the_kernel_in_each_call() -> None:
+    def shifted(x: Tensor, number: int) -> Tensor:
+        places = torch.arange(number, number + x.shape[1], device=x.device)
+        return torch.sin(x * number) / (number / 2 + 1) + places
+
+    kernel = torch.compile(shifted, backend="nearhint", dynamic=True)
+    x = random(OTHER_ROWS, WIDTH)
+    kernel(x, 3)
+    settled()
+    for number in (3, 7, -5, 2**20):
+        with watch() as reports:
+            got = kernel(x, number)
+        assert close(got, shifted(x, number))
         assert [report.tiers[0] for report in reports] == [0]
 
 
