@@ -313,18 +313,14 @@ class Dialogue:
         state = self._state
         state.told_serving = is_serving
         state.report_due_s = self._clock() + USAGE_EVERY_S * self._uniform(0.8, 1.2)
-        symbols = {key: each.symbols for key, each in state.registrations.items()}
         usages = [
             kernel_service_pb2.Usage(
                 program_id=program_id,
-                sizes=convert.size_hint_to_proto(
-                    dict(zip(symbols[program_id], sizes, strict=True))
-                ),
+                sizes=convert.size_hint_to_proto(sizes),
                 calls=calls,
                 launches=launches,
             )
             for program_id, sizes, calls, launches in state.usage.take()
-            if len(symbols.get(program_id, ())) == len(sizes) and program_id in symbols
         ]
         try:
             answer = self._connection.report_usage(

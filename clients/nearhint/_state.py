@@ -85,7 +85,8 @@ class SessionState:
                 continue
             if note.tiers is not None:
                 if self.is_traffic:
-                    self.usage.call(note.handle.program_id, note.sizes, note.tiers)
+                    program_id, symbols = registration.program_id, registration.symbols
+                    self.usage.call(program_id, symbols, note.sizes, note.tiers)
                 self.called_at_s = now_s
                 registration.is_called = True
             registration.use(note.sizes)

@@ -19,11 +19,16 @@ class Usage:
 
     def __init__(self) -> None:
         self.calls: dict[tuple[str, Sizes], list[int]] = {}
+        self._symbols: dict[str, tuple[str, ...]] = {}
+        """Of the Programs called: nobody may hold one any more when its calls are told of."""
         self.reasons: dict[str, int] = {}
         self.dropped = 0
 
-    def call(self, program_id: str, sizes: Sizes, tiers: Sizes) -> None:
-        """One call of a Program, with its launches by tier."""
+    def call(self, program_id: str, symbols: tuple[str, ...], sizes: Sizes, tiers: Sizes) -> None:
+        """One call of a Program at sizes of its symbols, with its launches by tier."""
+        if len(symbols) != len(sizes):
+            return
+        self._symbols[program_id] = symbols
         row = self.calls.get((program_id, sizes))
         if row is None:
             if len(self.calls) >= SIZES_LIMIT:
@@ -42,11 +47,14 @@ class Usage:
     def __bool__(self) -> bool:
         return bool(self.calls or self.reasons)
 
-    def take(self) -> Iterator[tuple[str, Sizes, int, list[int]]]:
+    def take(self) -> Iterator[tuple[str, dict[str, int], int, list[int]]]:
         """Up to `REPORT_LIMIT` usages: Program, sizes, calls, launches by tier. Taken is gone."""
         for program_id, sizes in list(self.calls)[:REPORT_LIMIT]:
             calls, *launches = self.calls.pop((program_id, sizes))
-            yield program_id, sizes, calls, launches
+            symbols = self._symbols[program_id]
+            yield program_id, dict(zip(symbols, sizes, strict=True)), calls, launches
+        if not self.calls:
+            self._symbols.clear()
 
     def take_reasons(self) -> dict[str, int]:
         """The reasons; taken is gone."""

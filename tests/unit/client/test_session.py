@@ -451,6 +451,22 @@ def test_what_ran_since_the_last_report_is_told_at_the_end(
     assert not reports[-1].is_serving
 
 
+def test_what_a_program_that_nobody_holds_any_more_ran_is_told(
+    daemon: FakeDaemon, loaded: list[bytes], eventually: Eventually
+) -> None:
+    handle = calling(daemon)
+    opened = session_for(daemon.address, doubling.DEVICE)
+    daemon.wait_asked("ReportUsage")
+    for size in range(1, 9):
+        handle.count((size,), (0, 0, 1))
+    del handle
+    other = opened.register(doubling.program(high=100))  # the engine looks who is there
+    eventually(lambda: list(opened.state.registrations) == [other.program_id])
+    session.shutdown()
+    reports = daemon.asked("ReportUsage")
+    assert sum(usage.calls for report in reports for usage in report.usages) == 9
+
+
 def test_calls_of_a_warm_up_are_no_traffic(daemon: FakeDaemon, loaded: list[bytes]) -> None:
     opened = open_session(daemon)
     session.count_no_traffic()
