@@ -49,6 +49,8 @@ PERSISTENT_LIMIT = 16_384
 """Elements of the longest row that is kept in registers."""
 MIDDLE_ROW = 8192
 """Elements beyond which a row leaves few registers beside it."""
+EARLY_BYTES = 32 << 20
+"""What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 REPEATED_SHARE = 256
 """What is read again is worth a loop of its own from such a part of the largest access on."""
 MUCH = 16

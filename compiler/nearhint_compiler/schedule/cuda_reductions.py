@@ -14,6 +14,7 @@ from nearhint_compiler.schedule.cuda_columns import (
 )
 from nearhint_compiler.schedule.cuda_facts import (
     CACHE_KEEPS,
+    EARLY_BYTES,
     MIDDLE_ROW,
     PERSISTENT_LIMIT,
     STREAMED,
@@ -104,8 +105,6 @@ rows a processor has then. Of 20 000 rows of 520 in bf16 an argmax took 5.9 µs 
 there is (cold 10.6, 12.3), a sum 5.3 and 8.7, of 60 013 of 401 an argmax 18.0 and 21.1, a logsumexp
 20.8 and 26.7; of 500 of 600 an argmax 1.9 and 1.7 (tests/benchmarks/gpu_schedules.py, on an H100).
 """
-EARLY_BYTES = 32 << 20
-"""What a kernel moves at most where its loads come first: so much is in the L2 cache."""
 LINE_BYTES = 128
 """Of a cache."""
 SHORT_EARLY = 2

@@ -100,6 +100,8 @@ def test_longer_rows_beside_weights_are_in_pieces_of_halves_of_words(
     assert [each.get("early", 0) for each in found] == ([0, 1] if expected else [])
     assert all((each["x"], each["multiple"]) == (1, 4) for each in found)
     assert not list(norm_pieces(facts(name, 263, length)))
+    few = list(norm_pieces(facts(name, 264, length)))
+    assert [each.get("early", 0) for each in few] == ([1, 0] if expected else [])
 
 
 @pytest.mark.parametrize(("tokens", "is_offered"), [(256, True), (4, False)])
