@@ -9,7 +9,7 @@ these: on freed memory, the nodes would crash as the binary would.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, TypeAlias
@@ -19,8 +19,9 @@ import torch
 from nearhint.launchers.errors import PlaceOutside
 from nearhint.session import Choice
 from nearhint_rules.artifact import CudaLaunch, ScalarArgument
-from nearhint_rules.program import FloatType, IntType, ValueType
+from nearhint_rules.program import GIVEN_NUMBERS, ValueType
 from nearhint_torch.adapter import EmptyMaker, current_stream, empty_maker, on_device
+from nearhint_torch.arguments import DTYPES_BY_NAME
 from nearhint_torch.errors import NoMemory
 from nearhint_torch.nodes import Slots, Step
 from nearhint_torch.pages import large_empty
@@ -40,19 +41,15 @@ class Tensor:
     is_number: bool = False
 
 
-NUMBERS: Mapping[ValueType, torch.dtype] = {
-    IntType(None): torch.int64,
-    FloatType(): torch.float64,
-}
-"""What a binary takes a number as that no size determines: a 0-d tensor of this dtype."""
 _CODES = {torch.int64: "q", torch.float64: "d"}
 LARGEST: float = torch.finfo(torch.bfloat16).max
 """What finite numbers are larger than is for eager, which may refuse them beside tensors of f32."""
 
 
 def given_number(slot: int, kind: ValueType) -> Tensor:
-    """A number, of a type that `NUMBERS` has."""
-    return Tensor(slot, NUMBERS[kind], (), (), is_placed=False, is_number=True)
+    """A number that no size determines, of a type that `GIVEN_NUMBERS` has."""
+    dtype = DTYPES_BY_NAME[GIVEN_NUMBERS[kind]]
+    return Tensor(slot, dtype, (), (), is_placed=False, is_number=True)
 
 
 @dataclass(frozen=True, slots=True)

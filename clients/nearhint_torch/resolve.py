@@ -20,14 +20,13 @@ from nearhint.session import Session, Snapshot
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.plan import Free, Launch, MakeView, Output, RunNodes
-from nearhint_rules.program import IntType, TensorType, ValueType, value_types
+from nearhint_rules.program import GIVEN_NUMBERS, IntType, TensorType, ValueType, value_types
 from nearhint_torch.adapter import viewer
 from nearhint_torch.arena import Arena, Layout, Placed
 from nearhint_torch.arguments import DTYPES_BY_NAME
 from nearhint_torch.capture import Captured
 from nearhint_torch.errors import InvalidPlan
 from nearhint_torch.launching import (
-    NUMBERS,
     LaunchPlan,
     Tensor,
     given_number,
@@ -272,7 +271,7 @@ class _Resolution:
 
     def _input(self, slot: int) -> Tensor:
         kind = self._resolver.types[slot]
-        if kind in NUMBERS:
+        if kind in GIVEN_NUMBERS:
             return given_number(slot, kind)
         if not isinstance(kind, TensorType):
             raise InvalidPlan(step="launch", problem=f"slot {slot} is no tensor of a known layout")

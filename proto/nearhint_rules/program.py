@@ -76,6 +76,8 @@ class OtherType:
 
 
 ValueType: TypeAlias = TensorType | IntType | FloatType | OtherType
+GIVEN_NUMBERS: Mapping[ValueType, str] = {IntType(None): "i64", FloatType(): "f64"}
+"""Numbers that no size determines, and the dtype of the 0-d tensor that a Kernel takes them as."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import (
     DTYPES,
+    GIVEN_NUMBERS,
     Arg,
     DType,
     FloatType,
@@ -31,11 +32,6 @@ from nearhint_rules.program import (
 )
 
 Number: TypeAlias = bool | int | float
-GIVEN_NUMBERS: Mapping[ValueType, TensorType] = {
-    IntType(None): TensorType("i64", (), ()),
-    FloatType(): TensorType("f64", (), ()),
-}
-"""How a Kernel is handed a number that no size determines: by value, as a 0-d tensor is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +44,12 @@ class Operand:
 
 
 def type_read(kind: ValueType) -> TensorType:
-    """The type of a value that a loop reads: a tensor, or a number that no size determines."""
+    """The type of a value that a loop reads: a tensor, or a number that no size determines, which
+    is handed over as a 0-d tensor is.
+    """
     if isinstance(kind, TensorType):
         return kind
-    return GIVEN_NUMBERS[kind]
+    return TensorType(GIVEN_NUMBERS[kind], (), ())
 
 
 def as_number(arg: Arg) -> Number:

@@ -122,11 +122,13 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     if fold is not None:
         kernel = fold.whole
     extents = _extents(kernel, dims)
-    # A column of several rows as one moves no more of what all columns of a row share.
-    found = tuple(
-        replace(each, size_bytes=min(each.size_bytes, alone.size_bytes))
-        for each, alone in zip(accesses(kernel, dims), accesses(given, dims), strict=True)
-    )
+    found = accesses(kernel, dims)
+    if fold is not None:
+        # A column of several rows as one moves no more of what all columns of a row share.
+        found = tuple(
+            replace(each, size_bytes=min(each.size_bytes, alone.size_bytes))
+            for each, alone in zip(found, accesses(given, dims), strict=True)
+        )
     axes = _axes(schedule, extents)
     blocks = {name: schedule.get(name, 1) for name in axes}
     tiles = prod(ceil(prod(axes[name].values()) / blocks[name]) for name in axes)

@@ -15,11 +15,21 @@ import nearhint
 from nearhint import session
 from nearhint._registration import doubled_s
 from nearhint._tuning import AGAIN_S, ASK_ATTEMPTS
+from nearhint.session import ProgramHandle
 from nearhint.testing import FakeDaemon
 from nearhint_proto.v1.operation_service_pb2 import OperationState
 
 NEWER = cast("OperationState.ValueType", 99)
 """A state that this client has no name for."""
+
+
+def waiting(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> ProgramHandle:
+    """A Program whose Plan is still being made, and soon asked for again if that ends badly."""
+    monkeypatch.setattr("nearhint._dialogue.AGAIN_S", (0.01, 0.05))
+    daemon.lowering(doubling.program(), "lower-1")
+    handle = open_session(daemon).register(doubling.program())
+    assert not handle.wait_ready(DEADLINE_S)
+    return handle
 
 
 def test_a_failed_operation_whose_reason_may_pass_is_asked_for_again(
@@ -28,10 +38,7 @@ def test_a_failed_operation_whose_reason_may_pass_is_asked_for_again(
     eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nearhint._dialogue.AGAIN_S", (0.01, 0.05))
-    daemon.lowering(doubling.program(), "lower-1")
-    handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(DEADLINE_S)
+    handle = waiting(daemon, monkeypatch)
     daemon.finish("lower-1", error="the device is full", passing=1)
     daemon.wait_asked("RegisterProgram", times=3)
     serve(daemon, 64)
@@ -44,10 +51,7 @@ def test_a_state_that_only_newer_daemons_know_is_no_plan_for_now(
     eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nearhint._dialogue.AGAIN_S", (0.01, 0.05))
-    daemon.lowering(doubling.program(), "lower-1")
-    handle = open_session(daemon).register(doubling.program())
-    assert not handle.wait_ready(DEADLINE_S)
+    handle = waiting(daemon, monkeypatch)
     daemon.store.operations["lower-1"].state = NEWER
     daemon.wait_asked("RegisterProgram", times=3)
     assert nearhint.settle(timeout_s=DEADLINE_S).at_t0 == {"doubling": "state_99"}

@@ -100,9 +100,10 @@ class _Step:
 def _before(block: Block, p: int, node: ir.Scan, run: int, runs: int) -> list[str]:
     """The total of the chunk, and of the runs before each, of the totals of runs."""
     combine, axis = combine_name(node.kind, node.dtype), block.reduced_axis
-    last = f"along{p}_{min(run, SEGMENT) - 1}"
-    for end in range(2 * SEGMENT, run + SEGMENT, SEGMENT):
-        last = f"{combine}({last}, along{p}_{min(run, end) - 1})"
+    first, *others = (*range(SEGMENT, run, SEGMENT), run)
+    last = f"along{p}_{first - 1}"
+    for end in others:
+        last = f"{combine}({last}, along{p}_{end - 1})"
     if runs == 1:
         return [f"total{p} = {last}"]
     neutral = full(block.element_shape, node)
