@@ -15,6 +15,7 @@ from tests.benchmarks.cpu_cases import layer_norm
 from tests.benchmarks.gpu_sweep_further import FURTHER_SWEEPS
 from tests.benchmarks.gpu_sweep_looked_up import LOOKED_UP_SWEEPS
 from tests.benchmarks.gpu_sweep_others import OTHER_SWEEPS
+from tests.benchmarks.gpu_sweep_served import SERVED_SWEEPS
 from tests.benchmarks.gpu_sweep_strided import STRIDED_SWEEPS
 from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone, starts_of
 
@@ -75,7 +76,8 @@ FUNCTIONS: Mapping[str, tuple[Sweep, ...]] = {
     "further": FURTHER_SWEEPS,
     "looked_up": LOOKED_UP_SWEEPS,
     "strided": STRIDED_SWEEPS,
-    "all": (*SWEEPS, *OTHER_SWEEPS, *FURTHER_SWEEPS, *LOOKED_UP_SWEEPS, *STRIDED_SWEEPS),
+    "served": SERVED_SWEEPS,
+    "all": (*SWEEPS, *OTHER_SWEEPS, *FURTHER_SWEEPS, *LOOKED_UP_SWEEPS, *STRIDED_SWEEPS, *SERVED_SWEEPS),
 }
 """Sets of sweeps; no two sweeps have one title."""
 

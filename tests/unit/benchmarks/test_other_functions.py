@@ -1,4 +1,4 @@
-"""The second and the fifth set of sweep functions: each is right, and as few Kernels as can be."""
+"""The second, the fifth and the sixth set of functions: each is right, and few Kernels."""
 
 from __future__ import annotations
 
@@ -11,23 +11,32 @@ from tests.unit.compiler.frontend.running import check
 
 from nearhint_rules.plan import Launch, RunNodes
 
-KERNELS = {"join": 0, "mean_pool": 2, "attention_pool": 2}
+KERNELS = {
+    "join": 0,
+    "lower_triangle": 0,
+    "mean_pool": 2,
+    "attention_pool": 2,
+    "balance": 2,
+}
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
-so are weights.
+so are weights; what is needed of everything, or of each row, is known when all of it was read.
 """
+STEPPED = {"likely_tokens", "quantised_norm", "quantised_swiglu"}
+"""What has steps, but is no integer: the next number of eight bits, a least probability."""
 SMALL = {"doubled": (2, 3, 5, 4), "repeated_heads": (2, 3, 5, 8)}
 """Sizes of what is larger than its sizes say."""
 
 
 @pytest.mark.parametrize(
     "sweep",
-    [*sweeps_of("a", "others"), *sweeps_of("a", "strided")],
+    [*sweeps_of("a", "others"), *sweeps_of("a", "strided"), *sweeps_of("a", "served")],
     ids=lambda sweep: sweep.title,
 )
 def test_each_other_function_is_right_and_one_kernel(sweep: Sweep) -> None:
     arguments = sweep.case(SMALL.get(sweep.name) or few_sizes(sweep, "a")).arguments()
+    wide = sweep.rounding or sweep.name in STEPPED
     # Only in float64 are integers, to which floats were rounded, the same on both sides.
-    lowered = check(sweep.function, *(in_float64(arguments) if sweep.rounding else arguments))
+    lowered = check(sweep.function, *(in_float64(arguments) if wide else arguments))
     launches = [step for step in lowered.plan.steps if isinstance(step, Launch)]
     assert len(launches) == KERNELS.get(sweep.name, 1)
     assert any(isinstance(step, RunNodes) for step in lowered.plan.steps) == (not launches)

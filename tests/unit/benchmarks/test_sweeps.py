@@ -10,7 +10,13 @@ import torch
 from tests.benchmarks import cpu_sweep_cases, gpu_sweep_cases
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.gpu_numerics import as_tuple
-from tests.benchmarks.gpu_sweep_cases import MIDDLE, hints_of, starts_for_tuning, sweeps_of
+from tests.benchmarks.gpu_sweep_cases import (
+    FUNCTIONS,
+    MIDDLE,
+    hints_of,
+    starts_for_tuning,
+    sweeps_of,
+)
 from tests.benchmarks.sweeps import Sweep, axes_of, bound_at, ones_of, rows_alone, starts_of
 
 from nearhint_rules.hints import bucket
@@ -151,6 +157,6 @@ def test_no_two_sweeps_have_one_title() -> None:
     titles = [sweep.title for sweep in sweeps_of("a", "all")]
     assert len(set(titles)) == len(titles)
     sets = [
-        sweeps_of("a", name) for name in ("pinned", "others", "further", "looked_up", "strided")
+        sweeps_of("a", name) for name in FUNCTIONS if name != "all"
     ]
     assert {*sweeps_of("a", "all")} == set().union(*sets)
