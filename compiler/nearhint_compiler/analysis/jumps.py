@@ -48,6 +48,20 @@ def leading_to_jumps(kernel: ir.Kernel) -> frozenset[int]:
     return frozenset(found)
 
 
+def computed_before_jumps(kernel: ir.Kernel) -> frozenset[int]:
+    """The positions of floats from which a jump is taken, and which more than one operation on what
+    is given has made: in another order these lead to another last digit.
+    """
+    known = before_jumps(kernel)
+    return frozenset(
+        operand
+        for node in kernel.body
+        if isinstance(node, ir.Op) and _is_jump(node)
+        for operand in node.operands
+        if operand not in known and not is_given(kernel.body, operand)
+    )
+
+
 def _is_jump(node: ir.Op) -> bool:
     return node.name in _JUMPS or (node.name == "cast" and node.dtype in ir.INTEGERS)
 
@@ -57,8 +71,10 @@ def _divides(node: ir.Op) -> bool:
 
 
 def is_given(body: Sequence[ir.BodyNode], position: int) -> bool:
-    """Whether a node is what was loaded, or of its size: no operation has rounded it."""
+    """Whether a node is what was loaded, of its size, or made of such integers: not yet rounded."""
     match body[position]:
+        case ir.Op(name, dtype, operands) if dtype in ir.INTEGERS and name != "cast":
+            return all(is_given(body, operand) for operand in operands)
         case ir.Op("cast" | "neg" | "abs", _, (operand,)):
             return is_given(body, operand)
         case node:

@@ -9,8 +9,9 @@ their part of what the ops make. Tables that are large have fewer places (`small
 
 A Kernel's constants may be rounded to f32, as eager's are: that moves a remainder by as much as it
 moves the whole, and half floats are so few that some lie just where it makes a quotient's floor
-another (1.5 // 0.3). So an element may also lie between what it is with constants that are moved a
-unit up and a unit down.
+another (1.5 // 0.3). What is computed in several steps may jump, as floor does, where the same steps
+in another order do not. So an element may also lie between what it is with constants, or with what
+jumps, moved a unit up and a unit down.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from itertools import product
 import numpy as np
 import torch
 
+from nearhint_compiler.analysis.jumps import computed_before_jumps
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers.aten import AtenProgram
 from nearhint_daemon.workers.cases import sizes_at
@@ -68,6 +70,8 @@ CASE_POINTS = 1 << 20
 BEYOND_LEAST = 8
 """Sizes that are tried where none of those ran."""
 SMALL_SCALE = 2.0**-7
+ONE = 0x3F800000
+"""The bits of 1 in f32."""
 LARGEST = 0x7F7FFFFF
 """The bits of the largest finite f32."""
 SHORT_BITS = 8
@@ -210,7 +214,7 @@ def _compare(
             outcome = _compare_output(value_type, sizes, output, values[number], is_whole=is_whole)
             if outcome.problem and _is_tie(part, dims, arguments, place, output, values[number]):
                 continue
-            if outcome.problem and (near := list(_constants_moved(part))):
+            if outcome.problem and (near := [*_constants_moved(part), *_jumps_moved(part)]):
                 others = [
                     interpret(each, dims, arguments, arithmetic=LOWERING)[place] for each in near
                 ]
@@ -256,6 +260,22 @@ def _constants_moved(kernel: ir.Kernel) -> Iterator[ir.Kernel]:
                 for node, is_it in zip(kernel.body, rounded, strict=True)
             ),
         )
+
+
+def _jumps_moved(kernel: ir.Kernel) -> Iterator[ir.Kernel]:
+    """The Kernel with all that jumps of computed floats are taken of a unit of f32 up, and down."""
+    moved = computed_before_jumps(kernel)
+    for bits in (ONE + 1, ONE - 1) if moved else ():
+        body: list[ir.BodyNode] = []
+        places: dict[int, int] = {}
+        for position, node in enumerate(kernel.body):
+            places[position] = len(body)
+            body.append(ir.with_operands(node, places))
+            if position in moved:
+                unit = ir.Const("f32", bits)
+                body += (unit, ir.Op("mul", "f32", (len(body) - 1, len(body))))
+                places[position] = len(body) - 1
+        yield replace(kernel, body=tuple(body))
 
 
 def _is_rounded(constant: ir.Const) -> bool:

@@ -305,6 +305,20 @@ def test_casts_round_what_a_kernel_is_given_where_binaries_are_judged() -> None:
     assert not interpret(kernel, {"k0": 2}, given)[0].values.any()
 
 
+def test_distances_between_places_round_as_what_is_given() -> None:
+    """As ALiBi has them in bf16: 257 places are 256, and 40 times that is no 40 times 257."""
+    kernel = parse_kernel(
+        "(kernel (symbols k0) (pointwise k0) (reduction) (params (in bf16) (out f32))"
+        " (body (iota p0) (iota 0) (sub i64 1 0) (abs i64 2) (cast f32 3) (cast bf16 4)"
+        " (cast f32 5) (load 0 0) (cast f32 7) (mul f32 6 8) (store 1 p0 9)))"
+    )
+    given = [np.array([40.0])]
+    (exact,) = interpret(kernel, {"k0": 260}, given)
+    (rounded,) = interpret(kernel, {"k0": 260}, given, casts=Casts.ROUND_GIVEN)
+    assert exact.values[255:260].tolist() == [10200.0, 10240.0, 10280.0, 10320.0, 10360.0]
+    assert rounded.values[255:260].tolist() == [10200.0, 10240.0, 10240.0, 10320.0, 10400.0]
+
+
 def test_what_is_below_the_smallest_normal_number_may_be_zero_for_what_multiplies_it() -> None:
     """As eager's silu: sigmoid(-90) is 0 in f32, -90 times the true one is -7e-38."""
     kernel = parse_kernel("""

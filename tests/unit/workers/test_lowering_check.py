@@ -508,3 +508,39 @@ def test_other_large_inputs_are_told_as_such(program: pr.Program) -> None:
     other = replace(fallback, program=program)
     assert with_small_tables(kernel, other) == (kernel, other)
     assert "bytes in f64 at any sizes" in check_lowering(kernel, other, seed=1).problem
+
+
+def in_eight_bits(*, divided_first: bool, most: float = 127.0) -> pr.Program:
+    """Rows of x over their largest, times the most; as often as not a half is left to round."""
+    x, wide, row = tensor(S0, 7, dtype="bf16"), tensor(S0, 7), tensor(S0, 1)
+    cast = pr.Node(
+        "aten._to_copy.default", (pr.Ref(0),), (("dtype", pr.DType("f32")),), (0,), (wide,)
+    )
+    largest = (
+        node("abs.default", pr.Ref(1), makes=(wide,)),
+        node("amax.default", pr.Ref(2), (ex.Int(-1),), True, makes=(row,)),
+    )
+    steps = (
+        node("div.Tensor", pr.Ref(3), most, makes=(row,)),
+        node("div.Tensor", pr.Ref(1), pr.Ref(4), makes=(wide,)),
+    )
+    if not divided_first:
+        steps = (
+            node("mul.Tensor", pr.Ref(1), most, makes=(wide,)),
+            node("div.Tensor", pr.Ref(4), pr.Ref(3), makes=(wide,)),
+        )
+    rounded = node("round.default", pr.Ref(5), makes=(wide,))
+    return pr.Program((pr.Symbol("s0", 1, 4096),), (x,), (cast, *largest, *steps, rounded), (6,))
+
+
+def test_steps_in_another_order_may_move_what_jumps() -> None:
+    _, fallback = lowered(in_eight_bits(divided_first=True))
+    kernel, _ = lowered(in_eight_bits(divided_first=False))
+    for seed in range(32):
+        assert check_lowering(kernel, fallback, seed=seed).problem == ""
+
+
+def test_more_than_a_last_digit_is_no_other_order() -> None:
+    _, fallback = lowered(in_eight_bits(divided_first=True))
+    kernel, _ = lowered(in_eight_bits(divided_first=False, most=127.25))
+    assert "ATen says" in check_lowering(kernel, fallback, seed=1).problem
