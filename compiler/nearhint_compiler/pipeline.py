@@ -16,9 +16,10 @@ from nearhint_compiler import COMPILER_VERSION
 from nearhint_compiler.analysis.traffic import Traffic
 from nearhint_compiler.errors import CompilerError
 from nearhint_compiler.frontend.assemble import RawStep, assemble, opaque_nodes, stored_values
+from nearhint_compiler.frontend.attempts import fuse
 from nearhint_compiler.frontend.bind import Bound, RepeatInFallbackError, bind
 from nearhint_compiler.frontend.build import BuiltKernel, build_kernel
-from nearhint_compiler.frontend.fuse import Fused, fuse
+from nearhint_compiler.frontend.fuse import Fused
 from nearhint_compiler.frontend.lifetimes import last_uses, share_storage, with_frees
 from nearhint_compiler.frontend.lower import (
     Graph,

@@ -1,7 +1,8 @@
 """What is served on a GPU at many shapes, against Inductor's dynamic and static code and eager.
 
     python -m tests.benchmarks.gpu_sweep --mode a|b
-                                         [--functions pinned|others|further|looked_up|strided|served|all]
+                                         [--functions pinned|others|further|looked_up|strided|
+                                                      served|all]
                                          [--cases PATTERN] [--draw SEED] [--sizes N]
                                          [--budget-s N] [--batch N] [--tune-s N] [--attempts N]
                                          [--warm-processes N] [--resume FILE] [--json FILE]

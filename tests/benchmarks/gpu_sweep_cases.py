@@ -77,7 +77,14 @@ FUNCTIONS: Mapping[str, tuple[Sweep, ...]] = {
     "looked_up": LOOKED_UP_SWEEPS,
     "strided": STRIDED_SWEEPS,
     "served": SERVED_SWEEPS,
-    "all": (*SWEEPS, *OTHER_SWEEPS, *FURTHER_SWEEPS, *LOOKED_UP_SWEEPS, *STRIDED_SWEEPS, *SERVED_SWEEPS),
+    "all": (
+        *SWEEPS,
+        *OTHER_SWEEPS,
+        *FURTHER_SWEEPS,
+        *LOOKED_UP_SWEEPS,
+        *STRIDED_SWEEPS,
+        *SERVED_SWEEPS,
+    ),
 }
 """Sets of sweeps; no two sweeps have one title."""
 

@@ -20,6 +20,7 @@ LEAST_SCALE = 1e-4
 LEAST_SHARE = 0.1
 """Of the most likely token's probability, below which no token is sampled."""
 DECIBELS = 8.0
+WINDOW = 3
 
 
 def quantised_swiglu(gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,6 +72,12 @@ def batch_norm_of_images(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tenso
     normed = (values - mean) * torch.rsqrt(variance + EPSILON)
     scaled = normed * wide(weight)[:, None, None] + wide(bias)[:, None, None]
     return functional.relu(scaled).to(x.dtype), mean.flatten(), variance.flatten()
+
+
+def batch_norm_magnitudes(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    normed, _, variance = batch_norm_of_images(x, weight, bias)
+    shift = wide(bias).abs()[:, None, None]
+    return (normed + shift).to(x.dtype), wide(x).abs().mean((0, 2, 3)), variance
 
 
 def transposed_downcast(x: Tensor) -> Tensor:
@@ -156,24 +163,24 @@ def balance(logits: Tensor) -> Tensor:
 
 
 def gated_channels(x: Tensor) -> Tensor:
-    """A GLU over the channels of (batch, channels, time)."""
+    """A GLU over the channels of (batch, channels, time), an even number of them."""
     return functional.glu(x, 1)
 
 
-def blurred(x: Tensor, weight: Tensor) -> Tensor:
+def blurred(x: Tensor, *weights: Tensor) -> Tensor:
     """A convolution of each channel with a window of three by three."""
     height, width = x.shape[-2:]
     around = functional.pad(wide(x), (1, 1, 1, 1))
     total = torch.zeros_like(x, dtype=around.dtype)
-    for row in range(3):
-        for column in range(3):
-            part = around[..., row : row + height, column : column + width]
-            total = total + part * wide(weight)[:, row, column, None, None]
+    for tap, weight in enumerate(weights):
+        row, column = divmod(tap, WINDOW)
+        part = around[..., row : row + height, column : column + width]
+        total = total + part * wide(weight)[:, None, None]
     return total.to(x.dtype)
 
 
-def blurred_magnitudes(x: Tensor, weight: Tensor) -> Tensor:
-    return blurred(x.abs(), weight.abs())
+def blurred_magnitudes(x: Tensor, *weights: Tensor) -> Tensor:
+    return blurred(x.abs(), *(weight.abs() for weight in weights))
 
 
 def lower_triangle(x: Tensor) -> Tensor:
@@ -195,7 +202,7 @@ def images_and_two(rows: int, channels: int, height: int, width: int) -> tuple[S
 
 
 def images_and_windows(rows: int, channels: int, height: int, width: int) -> tuple[Shape, ...]:
-    return ((rows, channels, height, width), (channels, 3, 3))
+    return ((rows, channels, height, width), *((channels,) for _ in range(WINDOW * WINDOW)))
 
 
 def states(rows: int, channels: int, size: int) -> tuple[Shape, ...]:
@@ -219,7 +226,3 @@ def matrices_and_moments(rows: int, columns: int) -> tuple[Shape, ...]:
 
 def keys_alone(tokens: int, heads: int, size: int) -> tuple[Shape, ...]:
     return ((tokens, heads, size),)
-
-
-def halves_of_channels(rows: int, channels: int, time: int) -> tuple[Shape, ...]:
-    return ((rows, 2 * channels, time),)

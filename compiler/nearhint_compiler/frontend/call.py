@@ -105,7 +105,7 @@ class Call:
         found = self.outputs[position]
         if not isinstance(found, TensorType) or found.dtype not in DTYPES:
             raise Unlowerable("an output that is no tensor of a known dtype")
-        if found.device != self.device:
+        if found.device != self.device and not is_host_scalar(found):
             raise Unlowerable("an output on another device")
         return found
 

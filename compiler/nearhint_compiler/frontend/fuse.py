@@ -12,7 +12,7 @@ First producers join their consumers, then siblings that share an input join eac
 what is computed again where a join takes its parts. Then pointwise groups that nothing needs in
 memory are inlined where they are read, if recomputing is cheap; what is computed of rows and of
 their totals is left to a reader that takes the rows in another order; and groups that are not worth
-a launch go back to being opaque.
+a launch go back to being opaque. `attempts` fuses a graph with some of its loops otherwise.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.loops import BROADCAST, LOOKED_UP, Loops, Read, Window
-from nearhint_compiler.frontend.lower import Graph, without_walks
+from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.pointwise import POINTWISE
-from nearhint_compiler.frontend.reductions import REDUCTIONS
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
 from nearhint_compiler.frontend.worth import (
     Work,
-    alone,
     is_cheap,
     is_light,
     is_turned_for_rows,
@@ -170,11 +168,16 @@ class Fusion:
         return self._finished()
 
     def _join_producers(self) -> None:
+        """Once more where it failed: what broadcasts a value may have become part of its rows."""
+        apart: list[tuple[int, int]] = []
         for node in sorted(self.graph.loops):
             for producer in self._producers(node):
                 if producer in self._turned and self.graph.loops[node].axes:
                     continue
-                self._try_join(self.units.unit_of[producer], self.units.unit_of[node])
+                if not self._try_join(self.units.unit_of[producer], self.units.unit_of[node]):
+                    apart.append((producer, node))
+        for producer, node in apart:
+            self._try_join(self.units.unit_of[producer], self.units.unit_of[node])
 
     def _join_siblings(self) -> None:
         readers: dict[int, list[int]] = {}
@@ -219,7 +222,7 @@ class Fusion:
         yield from sorted(found & self.graph.loops.keys(), reverse=True)
 
     def _try_join(self, left: int, right: int) -> bool:
-        if left == right:
+        if left == right or not self.graph.on_host.isdisjoint((left, right)):
             return False
         members = self.units.members
         if len(members[left]) + len(members[right]) > MEMBER_LIMIT:
@@ -306,7 +309,8 @@ class Fusion:
         for unit in units.in_order(self.spaces):
             into = readers.get(unit, set())
             nodes = [*units.members[unit], *sorted(inlined[unit])]
-            if needed.intersection(units.members[unit]) or not 0 < len(into) <= READER_LIMIT:
+            limit = len(self.spaces) if unit in graph.on_host else READER_LIMIT
+            if needed.intersection(units.members[unit]) or not 0 < len(into) <= limit:
                 continue
             if not into <= self.spaces.keys() or unit in into:
                 continue
@@ -498,6 +502,8 @@ def output_index(
     shape = graph.tensor(value).shape
     if value - graph.starts[node] in loops.per_row:
         return space.at(space.kept_dims, shape, graph.ranges)
+    if place is not None and loops.order:
+        return tuple(place[loops.order.index(dim)] for dim in range(len(place)))
     if place is None or shape == loops.shape:
         return place
     return ix.reindex(place, loops.shape, shape, space.ranges(graph.ranges))
@@ -506,40 +512,3 @@ def output_index(
 def _varies(loops: Loops, read: Read) -> bool:
     """Whether a loop reads another element at each of its points."""
     return all(size == ex.ONE or dim in read.dims for dim, size in enumerate(loops.shape))
-
-
-def fuse(graph: Graph) -> Fused:
-    """The loops of `graph` in groups; what chooses of rows is in one that reads all of them.
-
-    Else it is another loop, that reads what it chooses alone. Sums of few elements are written out
-    where there are fewer groups then: a group has one reduction space, and the rows of a norm may
-    be such sums.
-    """
-    fused = Fusion(graph).run()
-    lonely = alone(graph, [group.nodes for group in fused.groups], fused.inlined)
-    if lonely:
-        fused = Fusion(without_walks(graph, lonely)).run()
-    short = _sums_before_rows(fused)
-    if not short:
-        return fused
-    written_out = Fusion(without_walks(fused.graph, short)).run()
-    return written_out if len(written_out.groups) < len(fused.groups) else fused
-
-
-def _sums_before_rows(fused: Fused) -> frozenset[int]:
-    """The sums that may be written out, of whose groups another one that reduces reads."""
-    graph, found = fused.graph, set[int]()
-    group_of = {node: group for group in fused.groups for node in group.nodes}
-    for group in fused.groups:
-        if not group.space.reduced_dims:
-            continue
-        for node in (*group.nodes, *group.inlined):
-            for read in graph.loops[node].reads:
-                source = group_of.get(graph.producers[graph.root(read.value)], group)
-                if source is not group:
-                    found.update(each for each in source.nodes if _may_be_written_out(graph, each))
-    return frozenset(found)
-
-
-def _may_be_written_out(graph: Graph, node: int) -> bool:
-    return graph.program.nodes[node].op in REDUCTIONS and graph.loops[node].otherwise is not None

@@ -100,7 +100,8 @@ class Loops:
     kept dims alone; any other has one element for each point of `shape`, of which, where something
     is reduced, it may be a reshape. A loop with a scan is
     walked in order, so its group must have no other reduced dim than its own. `otherwise` is the
-    same without a walk, for where no other loop of its group walks the same.
+    same without a walk, for where no other loop of its group walks the same. With an `order`, dim d
+    of `shape` is dim `order[d]` of its one output.
     """
 
     node: int
@@ -112,6 +113,7 @@ class Loops:
     outputs: int = 1
     has_scan: bool = False
     otherwise: Loops | None = None
+    order: tuple[int, ...] = ()
 
     @property
     def is_pointwise(self) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from nearhint_compiler.errors import CompilerError, Unlowerable
 from nearhint_compiler.frontend.activations import ACTIVATIONS
 from nearhint_compiler.frontend.angles import ANGLES
-from nearhint_compiler.frontend.call import Call, type_read
+from nearhint_compiler.frontend.call import Call, is_host_scalar, type_read
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.duplicates import duplicates
 from nearhint_compiler.frontend.emitter import Emitter, Value
@@ -58,7 +58,8 @@ class Graph:
     must run before node n. `storage[v]` names the set of values that may share v's storage.
     `unmovable` are the loops that read storage which some node writes in place. `shared` are the
     storages that leave the Program, or that some node writes in place. `repeats` are the nodes that
-    compute what an earlier one has, and are views of its value.
+    compute what an earlier one has, and are views of its value. `on_host` are the loops that make a
+    number on the host of others there, beside a device: they exist only where they are read.
     """
 
     program: Program
@@ -74,6 +75,7 @@ class Graph:
     shared: frozenset[int]
     ranges: ix.Ranges
     repeats: frozenset[int]
+    on_host: frozenset[int] = frozenset()
 
     def tensor(self, value: int) -> TensorType:
         """The type of a value that is known to be a tensor, or is read by a loop."""
@@ -164,6 +166,7 @@ def read_program(
         frozenset(written) | {storage[value] for value in program.outputs if value is not None},
         ranges,
         frozenset(repeats),
+        frozenset(index for index in loops if _is_beside(types[starts[index]], target_kind)),
     )
 
 
@@ -277,6 +280,7 @@ def _lower_node(
         lowered = rule(Call(node, index, types, outputs, ranges, target_kind))
         if isinstance(lowered, Loops):
             _check_loops(lowered, outputs, types)
+            _check_host(lowered, outputs, types, target_kind)
     except (CompilerError, InvalidExpression, OverflowError):
         return None
     return lowered
@@ -319,6 +323,21 @@ def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[Val
             continue
         if loops.is_pointwise or ix.segments(loops.shape, found.shape) is None:
             raise Unlowerable("an output of another shape than its loop")
+
+
+def _check_host(
+    loops: Loops, outputs: Sequence[ValueType], types: Sequence[ValueType], target_kind: str
+) -> None:
+    """Raises `Unlowerable` where something of a device becomes a number on the host."""
+    if any(_is_beside(found, target_kind) for found in outputs):
+        read = [types[each.value] for each in loops.reads]
+        if len(outputs) > 1 or not all(_is_beside(found, target_kind) for found in read):
+            raise Unlowerable("a number on the host that is made elsewhere")
+
+
+def _is_beside(found: ValueType, target_kind: str) -> bool:
+    """Whether a tensor is a number on the host, beside a device."""
+    return isinstance(found, TensorType) and target_kind != "cpu" and is_host_scalar(found)
 
 
 def is_dense(shape: Sequence[Expr], stride: Sequence[Expr]) -> bool:

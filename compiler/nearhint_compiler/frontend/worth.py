@@ -44,16 +44,18 @@ CHOICES = frozenset({"aten.gather.default"})
 """Ops that read whole rows in a loop, and a few of their elements alone."""
 CLONES = frozenset({"aten.clone.default", "aten.contiguous.default", "aten.copy.default"})
 REPEATS = frozenset({"aten.repeat.default", "aten.lift_fresh_copy.default"})
+TRIANGLES = frozenset({"aten.tril.default", "aten.triu.default"})
 OVERWRITTEN = frozenset(
     f"aten.{name}.default" for name in ("constant_pad_nd", "slice_scatter", "select_scatter")
 )
 """Ops that eager runs in two passes: the second writes over a part of what the first one did."""
 COPIES: Mapping[str, frozenset[str]] = {
     "cpu": CLONES | REPEATS | {*CREATION, *JOINS, *LOOKUPS} - OVERWRITTEN,
-    "cuda": CLONES | REPEATS | {*CREATION},
+    "cuda": CLONES | REPEATS | {*CREATION} - TRIANGLES,
 }
 """By device: ops that eager runs as fast as any Kernel when they stand alone. (On a GPU it joins
-rows of odd lengths, rolls, flips and looks up element by element.)"""
+rows of odd lengths, rolls, flips and looks up element by element, and reads what it leaves out of a
+triangle.)"""
 
 
 @dataclass(slots=True)
@@ -116,6 +118,8 @@ def _family(graph: Graph, node: int) -> str:
 
 def is_worth_a_launch(graph: Graph, nodes: Sequence[int], inlined: Collection[int]) -> bool:
     """Whether a group gains anything over running its nodes: not a plain copy, not a tiny one."""
+    if not graph.on_host.isdisjoint(nodes):
+        return False
     if inlined:
         return True
     points = [ex.product(graph.loops[node].shape) for node in nodes]

@@ -9,8 +9,8 @@ their part of what the ops make. Tables that are large have fewer places (`small
 
 A Kernel's constants may be rounded to f32, as eager's are: that moves a remainder by as much as it
 moves the whole, and half floats are so few that some lie just where it makes a quotient's floor
-another (1.5 // 0.3). What is computed in several steps may jump, as floor does, where the same steps
-in another order do not. So an element may also lie between what it is with constants, or with what
+another (1.5 // 0.3). What is computed in several steps may jump, as floor does, where such steps in
+another order do not. So an element may also lie between what it is with constants, or with what
 jumps, moved a unit up and a unit down.
 """
 

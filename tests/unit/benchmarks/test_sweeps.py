@@ -156,7 +156,5 @@ def test_the_gpu_sweep_moves_about_two_gigabytes_at_most(sweep: Sweep) -> None:
 def test_no_two_sweeps_have_one_title() -> None:
     titles = [sweep.title for sweep in sweeps_of("a", "all")]
     assert len(set(titles)) == len(titles)
-    sets = [
-        sweeps_of("a", name) for name in FUNCTIONS if name != "all"
-    ]
+    sets = [sweeps_of("a", name) for name in FUNCTIONS if name != "all"]
     assert {*sweeps_of("a", "all")} == set().union(*sets)

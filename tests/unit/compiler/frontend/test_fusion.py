@@ -75,6 +75,10 @@ CHAINS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "transposed producer": (lambda x, y: (x + 1).t() * y, (drawn(5, 9), drawn(9, 5))),
     "broadcast producer": (lambda x, y: x * (1 - y) * -3.0, (drawn(5, 9), drawn(9))),
     "standardised columns": (lambda x: (x - x.mean(0)) / x.std(0), (drawn(9, 7),)),
+    "what is heavy of each row, before its sum": (
+        lambda x, steps: (x * functional.softplus(steps)[..., None] * steps[..., None]).sum(-1),
+        (drawn(3, 5, 16), drawn(3, 5)),
+    ),
     "epilogue of a softmax": (lambda x: (x.softmax(-1) * 2).to(torch.float16), (drawn(9, 7),)),
 }
 
@@ -85,6 +89,35 @@ def test_a_chain_becomes_one_kernel(name: str) -> None:
     lowered = check(function, *args)
     assert len(launched_nodes(lowered)) == 1
     assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+
+
+def heads_first(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys of (tokens, heads, size) over their largest, and that one, with their heads first."""
+    largest = keys.abs().amax(-1, keepdim=True)
+    return (keys / largest).transpose(0, 1).contiguous(), largest.squeeze(-1).t().contiguous()
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("shape", [(5, 3, 16), (40, 1, 9), (1, 4, 90)])
+def test_rows_are_laid_in_another_order_by_who_made_them(
+    shape: tuple[int, ...], target_kind: str
+) -> None:
+    lowered = check(heads_first, drawn(*shape), dynamic=False, target_kind=target_kind)
+    assert len(launched_nodes(lowered)) == 1
+    check(heads_first, drawn(5, 3, 16), target_kind=target_kind)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.softmax(-1).transpose(1, 2).contiguous(),  # rows would be strewn
+        lambda x: (x.softmax(-1).transpose(0, 1).contiguous() + 1).sum(0),  # it is read again
+    ],
+)
+def test_rows_that_are_strewn_or_read_again_are_copied_apart(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    assert len(launched_nodes(check(function, drawn(5, 3, 16)))) == 2
 
 
 def results_of_experts(

@@ -20,8 +20,8 @@ from torch import Tensor
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_rules import expr as ex
-from nearhint_rules.plan import Launch, RunNodes
-from nearhint_rules.program import FloatType, IntType
+from nearhint_rules.plan import Free, Launch, RunNodes
+from nearhint_rules.program import DType, FloatType, IntType
 
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 I64, I32, I8, U8, BOOL = torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool
@@ -226,3 +226,49 @@ def test_a_size_that_is_a_value_in_half_precision_is_rounded_to_it() -> None:
     )
     assert others == []
     assert_lowering_is_right(lowered)
+
+
+WIDE_NUMBER, NUMBER = tensor(dtype="f64"), tensor()
+ON_DEVICE = tensor(S0, S1, device="cuda")
+
+
+def test_numbers_on_the_host_are_converted_in_the_kernels_that_take_them() -> None:
+    """As a float that is a global of Python's comes: beside a device each op would be a call."""
+    build = Builder()
+    x, given = build.input(S0, S1, device="cuda"), build.input(dtype="f64")
+    converted = build.call("prims.convert_element_type.default", given, DType("f32"), out=NUMBER)
+    square = build.call("aten.mul.Tensor", converted, converted, out=NUMBER)
+    scaled = build.call("aten.mul.Tensor", x, square, out=ON_DEVICE)
+    lowered = lower(build.program(scaled), target_kind="cuda")
+    (launch,) = lowered.plan.steps
+    assert isinstance(launch, Launch)
+    assert launch.inputs == (x.value, given.value)
+    (kernel,) = lowered.kernels
+    assert ir.Param("scalar", "f64") in kernel.kernel.params
+    assert_lowering_is_right(lowered)
+
+
+def test_numbers_on_the_host_that_are_results_are_made_there() -> None:
+    build = Builder()
+    x, given = build.input(S0, S1, device="cuda"), build.input(dtype="f64")
+    converted = build.call("prims.convert_element_type.default", given, DType("f32"), out=NUMBER)
+    square = build.call("aten.mul.Tensor", converted, converted, out=NUMBER)
+    scaled = build.call("aten.mul.Tensor", x, square, out=ON_DEVICE)
+    lowered = lower(build.program(scaled, square), target_kind="cuda")
+    first, launch = (step for step in lowered.plan.steps if not isinstance(step, Free))
+    assert first == RunNodes((0, 1))
+    assert isinstance(launch, Launch)
+    assert launch.inputs == (x.value, square.value)
+
+
+def test_numbers_of_a_device_are_brought_to_the_host_by_the_op_that_does_so() -> None:
+    build = Builder()
+    x = build.input(S0, S1, device="cuda")
+    total = build.call("aten.sum.default", x, out=tensor(device="cuda"))
+    brought = build.call("aten._to_copy.default", total, out=NUMBER, device="cpu")
+    doubled = build.call("aten.add.Tensor", brought, brought, out=NUMBER)
+    scaled = build.call("aten.mul.Tensor", x, doubled, out=ON_DEVICE)
+    lowered = lower(build.program(scaled), target_kind="cuda")
+    steps = [step for step in lowered.plan.steps if not isinstance(step, Free)]
+    assert [type(step) for step in steps] == [Launch, RunNodes, Launch]
+    assert steps[1] == RunNodes((1,))

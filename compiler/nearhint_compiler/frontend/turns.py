@@ -1,0 +1,84 @@
+"""Copies that lay what rows are reduced to in another order: as loops in the order of the rows.
+
+A group takes rows one after another, and a copy its own output's elements: 8-bit keys of (tokens,
+heads, size) with their heads first would be stored, and turned by a Kernel of their own. Walked in
+the order of its source, such a copy is one more store of the group, at another place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nearhint_compiler.frontend.fuse import Fused
+from nearhint_compiler.frontend.loops import Loops
+from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.space import Space
+from nearhint_compiler.frontend.worth import CLONES
+from nearhint_compiler.ir import index as ix
+from nearhint_rules import expr as ex
+
+
+def turned_copies(fused: Fused) -> Mapping[int, Loops]:
+    """The copies that no loop reads, of what a group that reduces makes, in that one's order.
+
+    Rows stay rows: what lies side by side in one does so in its copy.
+    """
+    graph, found = fused.graph, dict[int, Loops]()
+    spaces = {node: group.space for group in fused.groups for node in group.nodes}
+    read = {
+        graph.producers[graph.root(each.value)]
+        for loops in graph.loops.values()
+        for each in loops.reads
+    }
+    for node, loops in graph.loops.items():
+        if graph.program.nodes[node].op not in CLONES or node in read:
+            continue
+        space = spaces.get(graph.producers[graph.root(loops.reads[0].value)])
+        if space is None or not space.reduced_dims or spaces.get(node) == space:
+            continue
+        order = _order_of_source(graph, loops)
+        if order is not None and list(order) != sorted(order) and _keeps_rows(loops, order, space):
+            found[node] = _in_order(loops, order)
+    return found
+
+
+def _order_of_source(graph: Graph, loops: Loops) -> tuple[int, ...] | None:
+    """The dims of a copy in the order that its source has; None if it cuts or joins any."""
+    names = {f"f{dim}": dim for dim in range(len(loops.shape))}
+    ranges = ix.Ranges(graph.ranges.symbols, dict(zip(names, loops.shape, strict=True)))
+    (read,) = loops.reads
+    index = [ex.ZERO if dim < 0 else ex.Sym(f"f{dim}") for dim in read.dims]
+    if read.windows or read.shape is not None:
+        return None
+    _, place = graph.root_index(read.value, tuple(index), ranges)
+    order: list[int] = []
+    for each in place:
+        match each:
+            case ex.Sym(name) if name in names:
+                order.append(names[name])
+            case ex.Int(0):
+                continue
+            case _:
+                return None
+    ones = [dim for dim, size in enumerate(loops.shape) if size == ex.ONE and dim not in order]
+    found = (*ones, *order)
+    return found if sorted(found) == list(range(len(loops.shape))) else None
+
+
+def _keeps_rows(loops: Loops, order: tuple[int, ...], space: Space) -> bool:
+    if ex.product(loops.shape) == space.rows:
+        return True
+    longer = [dim for dim in order if loops.shape[dim] != ex.ONE]
+    return bool(longer) and longer[-1] == max(longer)
+
+
+def _in_order(loops: Loops, order: tuple[int, ...]) -> Loops:
+    (read,) = loops.reads
+    places = {dim: place for place, dim in enumerate(order)}
+    return replace(
+        loops,
+        shape=tuple(loops.shape[dim] for dim in order),
+        reads=(replace(read, dims=tuple(places.get(dim, dim) for dim in read.dims)),),
+        order=order,
+    )
