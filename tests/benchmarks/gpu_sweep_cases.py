@@ -6,7 +6,7 @@ at most about 2 GB are moved. What is compiled, or tuned by hand, is so at other
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -70,22 +70,15 @@ SWEEPS: tuple[Sweep, ...] = (
 )  # fmt: skip
 
 
-FUNCTIONS: Mapping[str, tuple[Sweep, ...]] = {
+FUNCTIONS: dict[str, tuple[Sweep, ...]] = {
     "pinned": SWEEPS,
     "others": OTHER_SWEEPS,
     "further": FURTHER_SWEEPS,
     "looked_up": LOOKED_UP_SWEEPS,
     "strided": STRIDED_SWEEPS,
     "served": SERVED_SWEEPS,
-    "all": (
-        *SWEEPS,
-        *OTHER_SWEEPS,
-        *FURTHER_SWEEPS,
-        *LOOKED_UP_SWEEPS,
-        *STRIDED_SWEEPS,
-        *SERVED_SWEEPS,
-    ),
 }
+FUNCTIONS["all"] = tuple(sweep for sweeps in FUNCTIONS.values() for sweep in sweeps)
 """Sets of sweeps; no two sweeps have one title."""
 
 
