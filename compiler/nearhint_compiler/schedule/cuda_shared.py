@@ -69,6 +69,12 @@ later programs make up for where earlier ones were slow. Log-sum-exps of 7 to 60
 WALKED_BLOCK = (8192, 16)
 """(elements, warps) of programs that share a row of narrow elements, and have so many of it that
 they walk several such blocks twice."""
+STORED_HELD, STORED_BLOCK, STORED_STEPS = 2, (4096, 16), 4
+"""Programs a processor, and their (elements, warps), of so few rows of wide elements that are walked
+twice, and stored, and how many such blocks each has of a row at least: all threads of a processor.
+24.6 million f32 scaled by their norm took 76 µs so, 95 by 256 programs of four warps or of eight
+with half as many elements, 57.6 million less than their largest 199 and 217 (on an H200,
+2026-11-h200-stored-totals.json)."""
 READ_BYTES = 16 << 10
 """What a program has at least of a row that few share, if nothing is stored along it: of less, more
 time goes into bringing the parts together than is saved."""
@@ -134,6 +140,10 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
         if is_read and READ_BYTES * even <= facts.length * facts.itemsize:
             r, warps = block
             yield from walked(facts, "split", r=r, splits=even, warps=warps)
+        (r, warps), stored = STORED_BLOCK, STORED_HELD * facts.processors // rows
+        is_stored = not (is_read or facts.has_scan) and facts.itemsize > 2
+        if is_stored and STORED_STEPS * r * stored <= facts.length:
+            yield from walked(facts, "split", r=r, splits=stored, warps=warps)
         for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
             if splits < 2:
                 continue

@@ -225,6 +225,23 @@ def test_rows_that_are_stored_are_not_shared_in_stages_where_they_are_enough() -
     assert not [e for e in offered("softmax_f32", 300, 131_072) if e.family == "cuda.split"]
 
 
+@pytest.mark.parametrize(("dtype", "length", "is_shared"), [
+    ("f32", 24_604_672, True), ("bf16", 24_604_672, False), ("f32", 2_000_000, False),
+])  # fmt: skip
+def test_a_total_and_what_is_scaled_by_it_keep_all_threads_busy(
+    dtype: str, length: int, is_shared: bool
+) -> None:
+    value = 0 if dtype == "f32" else 1
+    body = f"(load 0 r0) {'' if dtype == 'f32' else '(cast f32 0)'} (mul f32 {value} {value})"
+    body += f" (reduce sum f32 {value + 1}) (div f32 {value} {value + 2}) (store 1 r0 {value + 3})"
+    kernel = parse_kernel(
+        f"(kernel (symbols k0) (pointwise) (reduction k0) (params (in {dtype}) (out f32))"
+        f" (body {body}))"
+    )
+    splits = {each.get("splits", 0) for each in candidates(kernel, TARGET, {"k0": length})}
+    assert (2 * TARGET.device.processors in splits) == is_shared
+
+
 @pytest.mark.parametrize(("images", "splits"), [(32, 11), (66, 5), (88, 4), (22, None), (89, None)])
 def test_norms_of_groups_are_shared_though_most_processors_have_one(
     images: int, splits: int | None
