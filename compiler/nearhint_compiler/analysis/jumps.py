@@ -15,6 +15,8 @@ _JUMPS = frozenset({"floor", "ceil", "trunc", "round"})
 _DIVISIONS = frozenset({"floordiv", "truncdiv", "fmod", "mod"})
 """They jump where the quotient of their two operands is whole."""
 _ROUNDED = frozenset({"add", "sub", "mul", "div"})
+_SETTLED = frozenset({*_ROUNDED, *_JUMPS, "abs", "neg", "max", "min", "cast", "where"})
+"""Each of which has one right answer in f32."""
 
 
 def before_jumps(kernel: ir.Kernel) -> frozenset[int]:
@@ -59,6 +61,28 @@ def computed_before_jumps(kernel: ir.Kernel) -> frozenset[int]:
         if isinstance(node, ir.Op) and _is_jump(node)
         for operand in node.operands
         if operand not in known and not is_given(kernel.body, operand)
+    )
+
+
+def quotients_before_jumps(kernel: ir.Kernel) -> frozenset[int]:
+    """The positions of f32 quotients that lead to jumps, and whose digits eager's are, if rounded.
+
+    They are of what is given, its extremes, and single operations: no sum, whose order is anyone's,
+    and no function that is approximated.
+    """
+    leading, settled = leading_to_jumps(kernel), set[int]()
+    for position, node in enumerate(kernel.body):
+        is_settled = is_given(kernel.body, position) or (
+            (isinstance(node, ir.Op) and node.name in _SETTLED)
+            or (isinstance(node, ir.Reduce) and node.kind in ("max", "min"))
+        )
+        if is_settled and settled.issuperset(ir.operands_of(node)):
+            settled.add(position)
+    return frozenset(
+        position
+        for position in leading & settled
+        if isinstance(node := kernel.body[position], ir.Op)
+        and (node.name, node.dtype) == ("div", "f32")
     )
 
 

@@ -70,8 +70,8 @@ WALKED_BLOCK = (8192, 16)
 """(elements, warps) of programs that share a row of narrow elements, and have so many of it that
 they walk several such blocks twice."""
 STORED_HELD, STORED_BLOCK, STORED_STEPS = 2, (4096, 16), 4
-"""Programs a processor, and their (elements, warps), of so few rows of wide elements that are walked
-twice, and stored, and how many such blocks each has of a row at least: all threads of a processor.
+"""Programs a processor, their (elements, warps), and the least blocks that each has of a row, of so
+few rows of wide elements that are walked twice, and stored: all threads of a processor.
 24.6 million f32 scaled by their norm took 76 µs so, 95 by 256 programs of four warps or of eight
 with half as many elements, 57.6 million less than their largest 199 and 217 (on an H200,
 2026-11-h200-stored-totals.json)."""

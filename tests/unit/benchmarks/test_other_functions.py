@@ -17,9 +17,10 @@ KERNELS = {
     "mean_pool": 2,
     "attention_pool": 2,
     "balance": 2,
+    "state_step": 2,
 }
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
-so are weights; what is needed of everything, or of each row, is known when all of it was read.
+so are weights, and what is heavy of all rows; what is needed of a row is known when it was read.
 """
 STEPPED = {"likely_tokens", "quantised_norm", "quantised_swiglu"}
 """What has steps, but is no integer: the next number of eight bits, a least probability."""

@@ -15,7 +15,7 @@ from nearhint_compiler.analysis.branches import (
     joined,
 )
 from nearhint_compiler.analysis.flat import FLAT, in_order
-from nearhint_compiler.analysis.jumps import before_jumps
+from nearhint_compiler.analysis.jumps import before_jumps, quotients_before_jumps
 from nearhint_compiler.analysis.runs import run_of
 from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
@@ -71,6 +71,7 @@ class Body:
         self._rows = {f"p{number}" for number in range(len(kernel.pointwise))}
         self._is_exact = shows_f32(kernel)
         self._before_jumps = before_jumps(kernel)
+        self._rounded = quotients_before_jumps(kernel)
         self._values = {
             operand
             for place, node in enumerate(kernel.body)
@@ -202,6 +203,10 @@ class Body:
                 dtype = self._dtypes[operands[-1]]
                 is_jumped_from = position in self._before_jumps
                 is_quotient = op == "div" and dtype == "f32" and not is_jumped_from
+                if is_quotient and position in self._rounded:
+                    top, bottom = (self.varies[operand] for operand in operands)
+                    divide = "_row_quotient" if top and not bottom else "tl.div_rn"
+                    return [f"{name} = {divide}({texts[0]}, {texts[1]})"]
                 if is_quotient and self._is_scaled(*operands):
                     return [f"{name} = {texts[0]} * (1.0 / {texts[1]})"]
                 is_once = bool(self.kernel.reduction) and not self.varies[position]

@@ -8,7 +8,9 @@ is 2 ulp off, is corrected; terms of sums alone are exp2 of a product that loses
 last rounding, which has no bias, and 0 where they would be denormal: fewer instructions than `exp`
 takes. There quotients of what is known once a row are rounded to nearest: their error is in every
 element of the row (tests/gpu/test_cuda_launch.py). Terms below a maximum that may grow are such
-terms of sums, too: what `exp` is off by has one sign, and stays in the sum of a long row.
+terms of sums, too: what `exp` is off by has one sign, and stays in the sum of a long row. Quotients
+that lead to a jump, as 8-bit numbers do, are rounded as eager's are: the largest of a row is its
+127, and half of that lies just where it is rounded to another number.
 
 Where nobody sees whether an exponential is denormal, for it is added to one or lies in a row that
 has a one and is not written in f32, it is 0 instead: of the five instructions of `exp` three are
@@ -265,6 +267,16 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    y = tl.rsqrt(x)",
         "    rest = tl.fma(x * y, y * -1.0, tl.full(x.shape, 1.0, tl.float32))",
         "    return tl.where(tl.abs(rest) < 1.0, tl.fma(y * 0.5, rest, y), y)",
+    ),
+    "_row_quotient": (
+        "def _row_quotient(x, y):",
+        "    # As x / y is rounded: what x * (1 / y) misses of it is put right (Markstein, 1990).",
+        "    once = tl.div_rn(tl.full(y.shape, 1.0, tl.float32), y)",
+        "    near = x * once",
+        "    x = tl.broadcast_to(x, near.shape)",
+        "    rest = tl.fma(near * -1.0, tl.broadcast_to(y, near.shape), x)",
+        "    right = tl.fma(rest, tl.broadcast_to(once, near.shape), near)",
+        '    return tl.where(tl.abs(rest) < float("inf"), right, near)',
     ),
     "_wide": ("def _wide(x):", "    return x.to(tl.float64)"),
     "_floordiv": (

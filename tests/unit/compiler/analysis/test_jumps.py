@@ -6,7 +6,7 @@ import pytest
 from tests.unit.compiler.kernels import TARGET
 from tests.unit.workers.building import default_source
 
-from nearhint_compiler.analysis.jumps import before_jumps, leading_to_jumps
+from nearhint_compiler.analysis.jumps import before_jumps, leading_to_jumps, quotients_before_jumps
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
@@ -79,6 +79,9 @@ def test_what_others_turn_into_a_jump_is_divided_to_the_last_digit(
     )
     assert (2 in leading_to_jumps(kernel)) == is_found
     assert ("quotient_f32" in default_source(kernel).source) == (not is_found)
+    text = "cuda.persistent x=1 r=1024 warps=4 index=32 aligned=0 divisible=0"
+    source = generate(kernel, parse_schedule(text), TARGET).source
+    assert ("= _row_quotient(v0, v1)" in source) == is_found
 
 
 @pytest.mark.parametrize(
@@ -92,3 +95,16 @@ def test_what_leads_to_a_division_that_leaves_a_whole_number_is_found(
         "(exp f32 1)", f"({name} f32 3 2)", "(cast bf16 4)", "(store 1 p0 5)", out="bf16"
     )
     assert (3 in leading_to_jumps(kernel)) == is_found
+
+
+def test_quotients_of_elements_that_lead_to_a_jump_are_rounded_on_a_gpu() -> None:
+    kernel = kernel_of(
+        "(add f32 1 2)",
+        "(div f32 3 1)",
+        "(abs f32 4)",
+        "(floor f32 5)",
+        "(store 1 p0 6)",
+        out="f32",
+    )
+    assert quotients_before_jumps(kernel) == {4}
+    assert "= tl.div_rn(v3, v1)" in source_of(kernel)

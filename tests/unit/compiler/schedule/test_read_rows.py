@@ -13,6 +13,7 @@ from nearhint_compiler.schedule import Schedule, candidates, crossings, parse_sc
 from nearhint_compiler.schedule.firsts import firsts
 from nearhint_rules.guard import size_facts_hold
 
+PROCESSORS = 132
 REST = "warps=8 index=32 aligned=1 divisible=2"
 MASKED = parse_kernel(
     """(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
@@ -233,13 +234,14 @@ def test_a_total_and_what_is_scaled_by_it_keep_all_threads_busy(
 ) -> None:
     value = 0 if dtype == "f32" else 1
     body = f"(load 0 r0) {'' if dtype == 'f32' else '(cast f32 0)'} (mul f32 {value} {value})"
-    body += f" (reduce sum f32 {value + 1}) (div f32 {value} {value + 2}) (store 1 r0 {value + 3})"
+    body += f" (reduce sum f32 {value + 1}) (div f32 {value} {value + 2})"
+    body += f" (cast {dtype} {value + 3}) (store 1 r0 {value + 4})"
     kernel = parse_kernel(
-        f"(kernel (symbols k0) (pointwise) (reduction k0) (params (in {dtype}) (out f32))"
+        f"(kernel (symbols k0) (pointwise) (reduction k0) (params (in {dtype}) (out {dtype}))"
         f" (body {body}))"
     )
     splits = {each.get("splits", 0) for each in candidates(kernel, TARGET, {"k0": length})}
-    assert (2 * TARGET.device.processors in splits) == is_shared
+    assert (2 * PROCESSORS in splits) == is_shared
 
 
 @pytest.mark.parametrize(("images", "splits"), [(32, 11), (66, 5), (88, 4), (22, None), (89, None)])
