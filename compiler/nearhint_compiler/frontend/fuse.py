@@ -388,9 +388,12 @@ class Fusion:
             if self.spaces[unit].reduced_dims and len(into) == 1 and not self._is_table(unit):
                 (reader,) = into
                 left = self._left_to(unit, reader, inlined[reader], needed)
+                kept = self._without(unit, left)
+                if not is_worth_a_launch(self.graph, kept, inlined[unit]):
+                    continue  # what runs as it is takes its arguments from memory
                 found |= left
                 inlined[reader] |= left
-                self._drop(unit, left)
+                self.units.members[unit] = kept
         return frozenset(found)
 
     def _left_to(
@@ -432,17 +435,16 @@ class Fusion:
         loops = self.graph.loops[node]
         return not loops.per_row and ex.product(loops.shape) == space.numel
 
-    def _drop(self, unit: int, left: Collection[int]) -> None:
-        """Takes from a unit the members that its others do not need."""
-        members = self.units.members[unit]
-        kept = [node for node in members if node not in left]
+    def _without(self, unit: int, left: Collection[int]) -> list[int]:
+        """A unit's members, less those of `left` that its others do not need."""
+        kept = [node for node in self.units.members[unit] if node not in left]
         stack = [*kept]
         while stack:
             for producer in self._producers(stack.pop()):
                 if producer in left and producer not in kept:
                     kept.append(producer)
                     stack.append(producer)
-        self.units.members[unit] = sorted(kept)
+        return sorted(kept)
 
     def _reading_nodes(self) -> dict[int, set[int]]:
         """For each loop the other loops that read from it."""

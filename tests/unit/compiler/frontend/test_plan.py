@@ -333,3 +333,17 @@ def test_a_program_that_reshapes_no_elements_is_lowered_all_the_same() -> None:
     total = b.call("aten.exp.default", x, out=KIND)
     lowered = lower(b.program(view, total), target_kind="cpu")
     assert [step.nodes for step in steps_of(lowered, Launch)] == [(1,)]
+
+
+def test_what_a_reduction_that_runs_as_it_is_takes_is_in_memory() -> None:
+    """So few elements are worth no launch; on a GPU readers would compute them again otherwise."""
+
+    def function(x: Tensor) -> Tensor:
+        wide = x.float()
+        largest = wide.sum(0, keepdim=True).sort()[0]
+        return ((wide / largest) * (wide * 2)).sum(0)
+
+    count = torch.arange(1, 13, dtype=torch.uint8)
+    assert check(function, count[:, None], dynamic=False, target_kind="cuda").kernels == ()
+    check(function, count.view(6, 2), dynamic=False, target_kind="cuda")
+    check(function, count.repeat(9).view(12, 9), dynamic=False, target_kind="cuda")
