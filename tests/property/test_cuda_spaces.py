@@ -55,6 +55,21 @@ FOUND = {
             (store 1 p0 2)))""",
         (8, 2100),
     ),
+    "long rows of integers of two bytes, twice": (
+        """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+          (params (in i16) (in f32) (out i16) (out f32))
+          (body (load 0 (+ (* k1 p0) r0)) (store 2 (+ (* k1 p0) r0) 0) (cast f32 0) (load 1 p0)
+            (div f32 2 3) (reduce sum f32 4) (store 3 p0 5)))""",
+        (64, 65_536),
+    ),
+    "sums of planes whose sides are one size, of narrow elements": (
+        """(kernel (symbols k0 k1) (pointwise) (reduction k0 k1 k1)
+          (params (in bool) (in bf16) (out f32))
+          (body (load 0 (+ (* 4 k1 r0) (* 2 r2) r1)) (cast f32 0)
+            (load 1 (+ (* (^ k1 2) r0) (* k1 r1) r2)) (cast f32 2) (sub f32 1 3)
+            (reduce sum f32 4) (store 2 0 5)))""",
+        (127, 100_000),
+    ),
     "rows of sixty-five in a wider matrix": (
         """(kernel (symbols k0 k1) (pointwise k0) (reduction 65)
           (params (in f32) (in f32) (out f32))

@@ -24,6 +24,7 @@ class Access:
     size_bytes: int
     strides: Mapping[str, int]
     index: Expr
+    dtype: str
     is_store: bool = False
 
     def is_contiguous(self, variable: str) -> bool:
@@ -65,10 +66,11 @@ def accesses(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Access, ...]:
                 for name in ex.symbols_of(index)
                 if name in extents
             }
-            itemsize = DTYPES[kernel.params[node.param].dtype]
+            dtype = kernel.params[node.param].dtype
+            itemsize = DTYPES[dtype]
             points = prod(extents[name] for name in strides)
             is_store = isinstance(node, ir.Store)
-            found.append(Access(itemsize, itemsize * points, strides, index, is_store))
+            found.append(Access(itemsize, itemsize * points, strides, index, dtype, is_store))
     return tuple(found)
 
 

@@ -68,7 +68,7 @@ def half_planes(facts: Facts, *, r: int, splits: int, warps: int) -> Iterator[Sc
 def planes_in_half_words(facts: Facts, *, r: int, splits: int, warps: int) -> Iterator[Schedule]:
     """Rows of planes in halves of words, with their edges, which so many programs share."""
     lanes, inner = facts.plane_word // 2, facts.reduced[-1]
-    if facts.lanes < NARROW_LANES or not 2 * lanes**2 <= inner <= HALF_WORDED:
+    if facts.lanes < NARROW_LANES or not 0 < 2 * lanes**2 <= inner <= HALF_WORDED:
         return
     group = {"group": lanes} if facts.has_groups else {}
     blocks = {"x": 1, "r": r, "splits": splits, "warps": warps, **group, "unroll": 2, "words": 2}

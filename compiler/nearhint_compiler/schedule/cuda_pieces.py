@@ -48,6 +48,8 @@ LONGEST_NARROW, NARROW_AT_MOST = 36_864, {16: 72, 32: 56}
 """The same of narrow elements, and how many a thread has at most by warps."""
 PACKED, PACKED_MOST = 2, 24
 """Bytes of elements that are held two in a register, and pieces of a row of such."""
+HALVES = ("bf16", "f16")
+"""Dtypes of such elements that are widened anew for each of their uses."""
 PACKED_REGISTERS = {16: 96, 32: 48, 8: 72}
 """Registers of such elements that a thread has at most, by warps, the best first. µs, with the best
 without beside it (tests/benchmarks/gpu_schedules.py, on an H100): softmaxes in bf16 of 2315 of
@@ -118,14 +120,17 @@ def long_in_pieces(facts: Facts) -> Iterator[Schedule]:
 
 
 def is_packable(facts: Facts) -> bool:
-    """Whether long rows may be held as they were read: all of their own are narrow, and used more
-    than once, in no order. What they share may be wide, where it is read in words as well.
+    """Whether long rows may be held as they were read: all of their own are narrow, half floats
+    among them, and used more than once, in no order. What they share may be wide, where it is read
+    in words as well.
     """
-    own = [access.itemsize for access in row_loads(facts.accesses) if is_own(access)]
+    own = [access for access in row_loads(facts.accesses) if is_own(access)]
     is_once = facts.only_reads and facts.walks < 2
     is_other = facts.has_scan or facts.has_arg_groups or facts.gathers or is_once
     is_narrow = facts.lanes >= NARROW_LANES or (facts.has_phases and not facts.divisible)
-    return is_narrow and {*own} == {PACKED} and not is_other
+    has_halves = any(access.dtype in HALVES for access in own)
+    is_packed = has_halves and all(access.itemsize == PACKED for access in own)
+    return is_narrow and is_packed and not is_other
 
 
 def _packed(facts: Facts, length: int) -> Iterator[Schedule]:
