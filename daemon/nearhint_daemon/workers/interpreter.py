@@ -129,6 +129,23 @@ def interpret_within_range(
         return _WithinRange(kernel, dims, inputs, Casts.ROUND_GIVEN).outputs()
 
 
+def interpret_with_sums_moved(
+    kernel: ir.Kernel,
+    dims: Mapping[str, int],
+    inputs: Sequence[Stored | Array | float | int | bool],
+    *,
+    arithmetic: Arithmetic,
+    shift: float,
+    random: np.random.Generator,
+) -> tuple[Output, ...]:
+    """As `interpret`, but each sum and product of floats moves by `shift` of its size, up or down.
+
+    That is what of it depends on the order of its terms.
+    """
+    with np.errstate(all="ignore"):
+        return _SumsMoved(kernel, dims, inputs, arithmetic, shift=shift, random=random).outputs()
+
+
 def candidates(
     kernel: ir.Kernel,
     dims: Mapping[str, int],
@@ -327,6 +344,30 @@ class _Run:
         return reduced("min", places, self.reduction_axes)
 
 
+class _SumsMoved(_Run):
+    def __init__(
+        self,
+        kernel: ir.Kernel,
+        dims: Mapping[str, int],
+        inputs: Sequence[Stored | Array | float],
+        arithmetic: Arithmetic,
+        *,
+        shift: float,
+        random: np.random.Generator,
+    ) -> None:
+        super().__init__(kernel, dims, inputs, Casts.EXACT, arithmetic)
+        self._shift = shift
+        self._random = random
+
+    def _held(
+        self, node: ir.BodyNode, value: Array, values: list[Array], scales: list[Array]
+    ) -> Array:
+        if not is_float_sum(node):
+            return value
+        signs = self._random.choice((-self._shift, self._shift), value.shape)
+        return np.asarray(value * (1 + signs))
+
+
 class _WithinRange(_Run):
     def _value(self, position: int, node: ir.BodyNode, values: list[Array]) -> Array:
         value = super()._value(position, node, values)
@@ -371,6 +412,15 @@ class _WithinRange(_Run):
             return np.asarray(reduced(node.kind, terms, self.reduction_axes))
         (axis,) = self.reduction_axes
         return np.asarray((np.cumsum if node.kind == "sum" else np.cumprod)(terms, axis=axis))
+
+
+def is_float_sum(node: ir.BodyNode) -> bool:
+    """Whether the order of its terms shows in a node's last digits."""
+    return (
+        isinstance(node, ir.Reduce | ir.Scan)
+        and node.kind in ("sum", "prod")
+        and node.dtype in ir.FLOATS
+    )
 
 
 def _rounded(dtype: str, value: Array) -> Array:

@@ -10,8 +10,9 @@ their part of what the ops make. Tables that are large have fewer places (`small
 A Kernel's constants may be rounded to f32, as eager's are: that moves a remainder by as much as it
 moves the whole, and half floats are so few that some lie just where it makes a quotient's floor
 another (1.5 // 0.3). What is computed in several steps may jump, as floor does, where such steps in
-another order do not. So an element may also lie between what it is with constants, or with what
-jumps, moved a unit up and a unit down.
+another order do not. Nor need sums be equal to their last digit: those of a softmax are 1 or a
+digit less, and as integers 1 or 0. So an element may also lie between what it is with constants, or
+with what jumps, moved a unit up and a unit down, or of sums that are moved by some digits of f64.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ from nearhint_daemon.workers.inputs import (
     tensor_spec,
     within_ranges,
 )
-from nearhint_daemon.workers.interpreter import Output, SpaceTooLargeError, interpret
+from nearhint_daemon.workers.interpreter import (
+    Output,
+    SpaceTooLargeError,
+    interpret,
+    interpret_with_sums_moved,
+    is_float_sum,
+)
 from nearhint_daemon.workers.reference import slab, slab_windows
 from nearhint_daemon.workers.small_tables import with_small_tables
 from nearhint_daemon.workers.ties import is_as_good, rounded_arg
@@ -70,6 +77,8 @@ CASE_POINTS = 1 << 20
 BEYOND_LEAST = 8
 """Sizes that are tried where none of those ran."""
 SMALL_SCALE = 2.0**-7
+SHIFT, SHIFTS = 2.0**-44, 16
+"""By how much of its size a sum moves, up or down, and how often that is tried."""
 ONE = 0x3F800000
 """The bits of 1 in f32."""
 LARGEST = 0x7F7FFFFF
@@ -214,9 +223,10 @@ def _compare(
             outcome = _compare_output(value_type, sizes, output, values[number], is_whole=is_whole)
             if outcome.problem and _is_tie(part, dims, arguments, place, output, values[number]):
                 continue
-            if outcome.problem and (near := [*_constants_moved(part), *_jumps_moved(part)]):
+            if outcome.problem:
                 others = [
-                    interpret(each, dims, arguments, arithmetic=LOWERING)[place] for each in near
+                    made[place]
+                    for made in _moved(part, dims, arguments, seed=generator.initial_seed())
                 ]
                 outcome = _compare_output(
                     value_type, sizes, output, values[number], is_whole=is_whole, others=others
@@ -245,6 +255,19 @@ def _slabs(kernel: ir.Kernel, dims: Mapping[str, int], seed: int) -> list[ir.Ker
     if not windows:
         raise FallbackInvalid("a row is too long to be interpreted")
     return [slab(kernel, window) for window in windows]
+
+
+def _moved(
+    kernel: ir.Kernel, dims: Mapping[str, int], arguments: Sequence[Array], *, seed: int
+) -> Iterator[tuple[Output, ...]]:
+    """What the Kernel makes with its constants, what jumps, and again and again its sums moved."""
+    for each in (*_constants_moved(kernel), *_jumps_moved(kernel)):
+        yield interpret(each, dims, arguments, arithmetic=LOWERING)
+    random = np.random.default_rng(seed)
+    for _ in range(SHIFTS if any(map(is_float_sum, kernel.body)) else 0):
+        yield interpret_with_sums_moved(
+            kernel, dims, arguments, arithmetic=LOWERING, shift=SHIFT, random=random
+        )
 
 
 def _constants_moved(kernel: ir.Kernel) -> Iterator[ir.Kernel]:

@@ -408,6 +408,42 @@ def test_integers_of_what_is_no_number_may_be_anything() -> None:
     assert check_lowering(kernel, fallback, seed=1).problem == ""
 
 
+def whole_shares(op: str, *arguments: pr.Arg) -> pr.Program:
+    """Whole numbers of what of a row's shares lies before each, each among them."""
+    x, counts = tensor(S0, 8), tensor(S0, 8, dtype="i64")
+    return pr.Program(
+        (pr.Symbol("s0", 1, 64),),
+        (x,),
+        (
+            node("_softmax.default", pr.Ref(0), ex.Int(1), False, makes=(x,)),
+            node("cumsum.default", pr.Ref(1), ex.Int(1), makes=(x,)),
+            node(op, pr.Ref(2), *arguments, makes=(x,)),
+            node("_to_copy.default", pr.Ref(3), makes=(counts,)),
+        ),
+        (4,),
+    )
+
+
+def test_integers_of_a_sum_may_hang_on_its_last_digit() -> None:
+    """All shares together are 1, or a digit less."""
+    kernel, fallback = lowered(whole_shares("floor.default"))
+    for seed in range(8):
+        assert check_lowering(kernel, fallback, seed=seed).problem == ""
+
+
+def test_other_integers_of_a_sum_are_found() -> None:
+    kernel, fallback = lowered(whole_shares("mul.Scalar", 3.0))
+
+    def more(body_node: ir.BodyNode) -> ir.BodyNode:
+        match body_node:
+            case ir.Const("f32", 0x40400000):
+                return ir.Const("f32", 0x40480000)
+            case _:
+                return body_node
+
+    assert "ATen says" in check_lowering(edited(kernel, more), fallback, seed=1).problem
+
+
 @pytest.mark.parametrize(
     ("said", "is_broken"),
     [
