@@ -243,11 +243,28 @@ class Emitter:
                 return None
 
     def _check_divisor(self, divisor: Value) -> None:
-        """An integer division by 0 or -1 may trap: only a constant is known not to."""
+        """An integer division by 0 or -1 may trap: a constant or a size is known not to."""
         node = self.body[divisor.node]
         allones = (1 << 8 * DTYPES[divisor.dtype]) - 1
-        if not isinstance(node, ir.Const) or node.bits in (0, allones):
+        if isinstance(node, ir.Iota):
+            is_known = self._is_size(node.index)
+        else:
+            is_known = isinstance(node, ir.Const) and node.bits not in (0, allones)
+        if not is_known:
             raise Unlowerable("an integer division by a divisor that is not known")
+
+    def _is_size(self, index: Expr) -> bool:
+        """Whether an integer is a product of sizes of which there cannot be none.
+
+        Such a one is so in a Kernel as well; what else is positive is not always, as one less than
+        a size of at least 2, which a Kernel does not know.
+        """
+        number, powers = ix.factors_of(index)
+        known = self.ranges.symbols
+        return number > 0 and all(
+            isinstance(atom, ex.Sym) and atom.name in known and (known[atom.name][0] or 0) >= 1
+            for atom in powers
+        )
 
     def reduce(self, kind: str, operand: Value) -> Value:
         """A reduction over the whole reduction space."""

@@ -279,7 +279,7 @@ def _lower_node(
     try:
         lowered = rule(Call(node, index, types, outputs, ranges, target_kind))
         if isinstance(lowered, Loops):
-            _check_loops(lowered, outputs, types)
+            _check_loops(lowered, outputs, types, ranges)
             _check_host(lowered, outputs, types, target_kind)
     except (CompilerError, InvalidExpression, OverflowError):
         return None
@@ -301,13 +301,15 @@ class _Trial:
         return self.emit.gather(self.params[operand], ex.ZERO, ex.ONE, ex.ONE, places[0])
 
 
-def _check_loops(loops: Loops, outputs: Sequence[ValueType], types: Sequence[ValueType]) -> None:
+def _check_loops(
+    loops: Loops, outputs: Sequence[ValueType], types: Sequence[ValueType], ranges: ix.Ranges
+) -> None:
     """Raises `Unlowerable` unless the body can be built and its outputs can be written.
 
     A Kernel's sizes are at least 1, so a loop over no elements is none; nor is one over so many
     that the bytes it moves are no size, which raises `InvalidExpression`.
     """
-    emit = Emitter()
+    emit = Emitter(ranges=ranges)
     params = [emit.param("in", type_read(types[read.value]).dtype) for read in loops.reads]
     index = tuple(ex.Sym(f"d{place}") for place in range(len(loops.shape)))
     if ex.ZERO in loops.shape:

@@ -164,3 +164,19 @@ def test_a_table_that_is_joined_is_made_before() -> None:
 def test_a_lookup_alone_stays_eager_s_on_a_cpu(op: Callable[..., Any]) -> None:
     lowered = check(op, TABLE, places(37, 9))
     assert [type(step) for step in lowered.plan.steps] == [RunNodes]
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_a_ring_is_read_at_places_that_its_length_divides(target_kind: str) -> None:
+    def newest(ring: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        return ring[at % ring.shape[0]] * 2, at // (ring.shape[0] * ring.shape[1])
+
+    lowered = check(newest, torch.randn(12, 7), torch.arange(-50, 83), target_kind=target_kind)
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+    assert_lowering_is_right(lowered)
+
+
+def test_a_divisor_of_which_there_may_be_none_is_the_clients_own() -> None:
+    """A Kernel knows of a size but that it is at least 1."""
+    lowered = check(lambda ring, at: at % (ring.shape[0] - 1), torch.ones(12, 7), torch.arange(99))
+    assert lowered.kernels == ()
