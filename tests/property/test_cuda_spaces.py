@@ -7,10 +7,11 @@ that is offered can be generated.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 from tests.property.examples import unshrunk
 from tests.property.kernels import kernels
@@ -22,12 +23,18 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule.choice import MAX_LIMIT
 from nearhint_compiler.schedule.cuda import candidates
-from nearhint_daemon.workers.cases import sizes_at
+from nearhint_daemon.workers.cases import index_range, sizes_at
+from nearhint_rules import expr as ex
+from nearhint_rules.artifact import CudaLaunch, SizeArgument
 from nearhint_rules.errors import InvalidExpression
-from nearhint_rules.guard import Divisible
+from nearhint_rules.guard import Divisible, size_facts_hold
 from nearhint_rules.target import CudaDevice, Target
 
 SIZES = st.sampled_from((1, 2, 3, 7, 8, 16, 33, 64, 100, 1000, 1024, 4096, 10_007, 65_536, 100_000))
+HUGE = st.sampled_from(
+    (1, 3, 16, 4096, 65_537, 2**20, 2**27 + 16, 2**30 - 1, 2**30, 2**31 - 16, 2**31, 2**32 + 16)
+)
+POINTS = 2**40
 SMALL = Target(CudaDevice("NVIDIA T4", 80, 40, 16 << 30, "580", 700), ("triton 3.7.1",))
 
 FOUND = {
@@ -118,3 +125,35 @@ def test_any_kernel_has_a_default_and_a_variant_for_all_sizes(
     assert_space_is_sound(kernel, target, dims)
     space = candidates(kernel, target, dims, limit=MAX_LIMIT)
     assert generate(kernel, data.draw(st.sampled_from(space)), target).source
+
+
+@unshrunk(120)
+@given(st.one_of(kernels(), lowered_kernels(), st.sampled_from(CORPUS)), st.data())
+def test_what_a_guard_allows_fits_indices_and_grids(kernel: ir.Kernel, data: st.DataObject) -> None:
+    """At sizes whose elements no memory holds; of a grid's first axis the launcher checks more."""
+    hint = {name: data.draw(SIZES, label=f"hint {name}") for name in kernel.symbols}
+    dims = {name: data.draw(HUGE, label=name) for name in kernel.symbols}
+    try:
+        sizes_at(kernel, hint)
+        extents = [ex.evaluate(extent, dims) for extent in (*kernel.pointwise, *kernel.reduction)]
+        space = candidates(kernel, TARGET, hint, limit=MAX_LIMIT)
+        schedule = data.draw(st.sampled_from(space), label="schedule")
+        generated = generate(kernel, schedule, TARGET)
+        assume(size_facts_hold(generated.guard, dims) and math.prod(extents) <= POINTS)
+    except InvalidExpression:
+        reject()
+    launch = generated.launch
+    assert isinstance(launch, CudaLaunch)
+    programs, shares, layers = (ex.evaluate(size, dims) for size in launch.grid)
+    assert programs >= 1
+    assert 1 <= shares < 2**16
+    assert layers == 1
+    for argument in launch.arguments:
+        if isinstance(argument, SizeArgument) and argument.dtype == "i32":
+            assert 0 <= ex.evaluate(argument.expr, dims) < 2**31
+    if schedule["index"] == 32:
+        rank = len(kernel.pointwise)
+        for node in kernel.body:
+            if isinstance(node, ir.Indexed):
+                low, high = index_range(node.index, dims, extents[:rank], extents[rank:])
+                assert -(2**31) <= low <= high < 2**31

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as nn
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.benchmarks.captures import on_cuda
 from tests.property.examples import examples
 from tests.unit.compiler.frontend.running import Recorded, close, run_captured
 from torch._dynamo.source import LocalSource
@@ -50,6 +51,32 @@ def set_in_place(x: Tensor, dim: int) -> Tensor:
     made[1:] = 2
     made.select(dim, 0).copy_(x.select(dim, -1))
     return made.mul_(2)
+
+
+def blocks_of(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Blocks of a row as small integers, with a scale for each."""
+    blocks = x.reshape(*x.shape[:-1], -1, width)
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1) / 4
+    return (blocks / scale).round().reshape(x.shape), scale.squeeze(-1)
+
+
+def weighted(x: Tensor, y: Tensor) -> tuple[Tensor, tuple[int, ...], Tensor]:
+    """x, its last size, and as many numbers of y."""
+    return x, x.shape[-1:], y.reshape(-1)[: x.shape[-1]].type_as(x)
+
+
+def places(y: Tensor, size: int) -> Tensor:
+    """Numbers of y as places among so many."""
+    return y.long() % size
+
+
+def turned(x: Tensor, y: Tensor) -> Tensor:
+    """A rotary embedding: halves of x, turned by what y has for the first one."""
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat(
+        [first * y[..., :half] - second, second * y[..., :half] + first], -1
+    ).contiguous()
 
 
 STEPS: dict[str, Step] = {
@@ -227,6 +254,46 @@ STEPS: dict[str, Step] = {
     "logit": lambda x, y, d, k: x.sigmoid().logit(1e-3) + x.frac(),
     "unsafe split": lambda x, y, d, k: x.unsafe_split(2, d),
     "opaque": lambda x, y, d, k: x.sort(d),
+    "softmax of what is not masked": lambda x, y, d, k: x.masked_fill(y > 1, -99.0).softmax(d),
+    "softmax of a triangle": lambda x, y, d, k: torch.where(
+        torch.arange(x.shape[-1]) <= torch.arange(x.shape[-2])[:, None], x, -99.0
+    ).softmax(-1),
+    "weighted layer norm": lambda x, y, d, k: nn.layer_norm(*weighted(x, y)),
+    "weighted rms norm": lambda x, y, d, k: nn.rms_norm(*weighted(x, y)),
+    "layer norm of two": lambda x, y, d, k: nn.layer_norm(x, x.shape[-2:]),
+    "standardised": lambda x, y, d, k: (x - x.mean((0, -1), keepdim=True)) * 0.5,
+    "blocks": lambda x, y, d, k: blocks_of(x, 2 if k else 4),
+    "blocks of columns": lambda x, y, d, k: blocks_of(x.transpose(-1, -2), 2),
+    "rows of a table": lambda x, y, d, k: nn.embedding(places(y, x.shape[0]), x.flatten(1)),
+    "rows by size": lambda x, y, d, k: x.index_select(d, places(y, x.shape[d]).flatten()),
+    "elements by size": lambda x, y, d, k: x.gather(d, places(y, x.shape[d])),
+    "of two by size": lambda x, y, d, k: x[places(y, x.shape[0]), places(y + 1, x.shape[1])],
+    "elements at the largest": lambda x, y, d, k: x.take_along_dim(x.argmax(d, keepdim=True), d),
+    "whole by a size": lambda x, y, d, k: x.long() // x.shape[d] + y.long() % x.shape[0],
+    "loss by labels": lambda x, y, d, k: nn.cross_entropy(
+        x, places(y.flatten()[: x.shape[0]], x.shape[1]), reduction="none" if k else "mean"
+    ),
+    "losses": lambda x, y, d, k: (
+        nn.mse_loss(x, y.type_as(x), reduction="sum"), nn.smooth_l1_loss(x, y.type_as(x))
+    ),
+    "one of five": lambda x, y, d, k: nn.one_hot(places(x, 5), 5),
+    "turned in halves": lambda x, y, d, k: turned(x, y),
+    "gated by a half": lambda x, y, d, k: nn.silu(x[..., 1::2]) * x[..., : x.shape[-1] // 2],
+    "sums from behind": lambda x, y, d, k: x.flip(d).cumsum(d).flip(d),
+    "scan and sum": lambda x, y, d, k: x.cumsum(d) / (x.abs().sum(d, keepdim=True) + 1),
+    "above the mean": lambda x, y, d, k: (x > x.amax(d, keepdim=True) - 1).sum(d),
+    "largest of two": lambda x, y, d, k: x.amax((0, -1), keepdim=k),
+    "from least to largest": lambda x, y, d, k: (x - x.amin(d, keepdim=True))
+    / (x.amax(d, keepdim=True) - x.amin(d, keepdim=True) + 1),
+    "padded around": lambda x, y, d, k: nn.pad(
+        x.unsqueeze(0), (1, 1), mode="reflect" if k else "circular"
+    ),
+    "padded and cut": lambda x, y, d, k: nn.pad(x, (0, 3, -1, 2)),
+    "every third": lambda x, y, d, k: x[::2, 1::3],
+    "sum of differences": lambda x, y, d, k: (x[..., 1:] - x[..., :-1]).abs().sum(d),
+    "shared with a sort": lambda x, y, d, k: (
+        (x.float() / (x.float().abs().sum(d, keepdim=True) + 1).sort(d)[0]).sum(d)
+    ),
 }  # fmt: skip
 
 
@@ -325,7 +392,9 @@ def test_the_plan_of_a_function_gives_what_eager_gives(
     except (RuntimeError, NotImplementedError):
         return  # what torch itself cannot trace
     captured = capture(graph, fakes)
-    lowered = lower(captured.program, target_kind="cpu")
+    target_kind = data.draw(st.sampled_from(("cpu", "cuda")))
+    program = captured.program if target_kind == "cpu" else on_cuda(captured.program)
+    lowered = lower(program, target_kind=target_kind)
     kernels = {found.id: found.kernel for found in lowered.kernels}
     for fallback in lowered.fallbacks:
         # What a daemon asks first: a right Kernel that it finds wrong is never served.

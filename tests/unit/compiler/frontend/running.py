@@ -263,6 +263,8 @@ def run_built(
 
 
 def _keep(result: Any, first: int, slots: dict[int, Any]) -> None:
+    if result is None:
+        return  # an assertion makes nothing, so that its place is the next node's
     for place, item in enumerate(result if isinstance(result, (tuple, list)) else [result]):
         slots[first + place] = item
 
