@@ -127,6 +127,7 @@ def test_any_kernel_has_a_default_and_a_variant_for_all_sizes(
     assert generate(kernel, data.draw(st.sampled_from(space)), target).source
 
 
+@pytest.mark.timeout(600)  # NEARHINT_EXPLORE draws many
 @unshrunk(120)
 @given(st.one_of(kernels(), lowered_kernels(), st.sampled_from(CORPUS)), st.data())
 def test_what_a_guard_allows_fits_indices_and_grids(kernel: ir.Kernel, data: st.DataObject) -> None:
