@@ -380,7 +380,7 @@ class Core:
             f"{device.name}: {device.problem}" for device in self.devices.states() if device.problem
         ]
         if self.store.is_read_only:
-            found.append("the disk takes no writes: results are served, none are made")
+            found.append(f"{self.store.refusal}; results are served, none are made")
         if self.restorer.is_stuck:
             found.append(f"the store is full, no new Program is taken; {StoreFull.hint}")
         if self.store.damage:

@@ -248,7 +248,7 @@ class StoreReadOnly(StoreError):
     """The disk is full or failing: reads go on, writes do not; heals by itself."""
 
     code = "STORE_READ_ONLY"
-    hint = "free disk space where the state directory is"
+    hint = "free disk space where the state directory is, or see why its disk fails"
     retry_after_s = 5.0
 
 

@@ -54,7 +54,8 @@ class ArtifactFiles:
             self._put(sha256, data)
         except OSError as error:
             if error.errno in _DISK_FULL:
-                raise StoreReadOnly("the disk takes no writes now") from error
+                problem = f"the disk takes no writes now: {error.strerror}"
+                raise StoreReadOnly(problem) from error
             raise
         return sha256
 

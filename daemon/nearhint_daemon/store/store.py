@@ -66,7 +66,8 @@ class Store:
         self._free = [self._new_reading() for _ in range(READERS)]
         self._inode = self._path.stat().st_ino
         self._is_taken_away = False
-        self._is_read_only = False
+        self.refusal = ""
+        """Why the disk took no writes when last tried; empty: it took them."""
         self.damage = ""
         """How the database was found damaged, if it was, since it was opened."""
         self.daemon_id = ""
@@ -95,7 +96,7 @@ class Store:
     @property
     def is_read_only(self) -> bool:
         """Whether the disk took no writes when last tried."""
-        return self._is_read_only
+        return bool(self.refusal)
 
     async def write(self, work: Callable[[Writing], ResultT]) -> ResultT:
         """Runs `work` in a transaction; returns once its commit is durable.
@@ -114,7 +115,7 @@ class Store:
             self._note_damage(error)
             raise
         # Here and now: what is committed is answered, though the caller is cancelled meanwhile.
-        if self._is_read_only and self.files.has_room():
+        if self.is_read_only and self.files.has_room():
             self._set_read_only("")
         return result
 
@@ -124,7 +125,7 @@ class Store:
             await self.write(lambda tx: tx.put(MetaRow("probed_at_s", str(self._clock()))))
         except StoreError:
             return False
-        return not self._is_read_only
+        return not self.is_read_only
 
     async def rewrite(self, *, is_late: Callable[[], bool]) -> None:
         """Writes the database anew, see `database.rewrite`; whoever writes waits, readers do not.
@@ -266,14 +267,13 @@ class Store:
 
     def _set_read_only(self, problem: str) -> None:
         """Why the disk takes no writes; empty: it does."""
-        is_read_only = bool(problem)
-        if is_read_only != self._is_read_only:
-            self._is_read_only = is_read_only
-            if is_read_only:
+        was_read_only, self.refusal = self.is_read_only, problem
+        if self.is_read_only != was_read_only:
+            if problem:
                 logs.warning("store_read_only", problem=problem)
             else:
                 logs.info("store_writable")
-            self._observer.store_read_only(is_read_only)
+            self._observer.store_read_only(self.is_read_only)
 
 
 def _found(path: Path) -> os.stat_result | None:

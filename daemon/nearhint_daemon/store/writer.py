@@ -53,7 +53,7 @@ def refusal_of(error: BaseException) -> StoreError | None:
     """What is said where the disk, or what is on it, is the cause; None: it is not."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # what is none of SQLite's has no code
     if code in DISK_ERRORS:
-        return StoreReadOnly("the disk takes no writes now")
+        return StoreReadOnly(f"the disk takes no writes now: {error}")
     if code in DAMAGE_ERRORS:
         return StoreDamaged(f"the database is damaged: {error}")
     return None

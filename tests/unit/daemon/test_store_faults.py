@@ -196,7 +196,7 @@ def test_a_disk_that_takes_no_writes_and_takes_them_again_is_logged(
         store._writer._connection.execute("PRAGMA max_page_count = 1000000")
         assert await store.heal()
         assert [event for event, _ in logged] == ["store_read_only", "store_writable"]
-        assert logged[0][1] != {}
+        assert "database or disk is full" in str(logged[0][1]["problem"])
 
     with_store(tmp_path, scenario)
 
@@ -213,8 +213,9 @@ def test_a_small_write_is_no_sign_that_a_full_disk_has_room(
         with monkeypatch.context() as patch:
             patch.setattr(os, "posix_fallocate", full)
             patch.setattr(os, "rename", full)
-            with pytest.raises(StoreReadOnly):
+            with pytest.raises(StoreReadOnly, match="No space left on device"):
                 await store.put_artifact(b"binary")
+            assert "No space left on device" in store.refusal
             await store.write(lambda tx: tx.put(KERNEL))  # the log has room for it
             assert store.is_read_only
             assert not await store.heal()
