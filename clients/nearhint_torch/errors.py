@@ -47,6 +47,13 @@ class NoMemory(TorchClientError):
     hint = "Its storage was resized to nothing, or it is a fake tensor within another tensor."
 
 
+class NumberTooLarge(TorchClientError):
+    """A number of a call is larger than what a binary can be handed."""
+
+    code = "NUMBER_TOO_LARGE"
+    template = "a number of the call is too large for a kernel"
+
+
 class InvalidEntry(TorchClientError, InvalidSetting):
     """A warm-up's MODULE:ENTRY does not lead to a function that returns a WarmUp."""
 

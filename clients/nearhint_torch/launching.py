@@ -22,7 +22,7 @@ from nearhint_rules.artifact import CudaLaunch, ScalarArgument
 from nearhint_rules.program import GIVEN_NUMBERS, ValueType
 from nearhint_torch.adapter import EmptyMaker, current_stream, empty_maker, on_device
 from nearhint_torch.arguments import DTYPES_BY_NAME
-from nearhint_torch.errors import NoMemory
+from nearhint_torch.errors import NoMemory, NumberTooLarge
 from nearhint_torch.nodes import Slots, Step
 from nearhint_torch.pages import large_empty
 
@@ -120,7 +120,7 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
                     raise NoMemory(position=position)
                 addresses[position] = address
             if numbers:
-                held = [array(code, (_handed(slots[slot]),)) for _, slot, code in numbers]
+                held = [_held(slots[slot], code) for _, slot, code in numbers]
                 for (position, *_), memory in zip(numbers, held, strict=True):
                     addresses[position], _ = memory.buffer_info()
             for position, slot, shape, stride, dtype, empty in made:
@@ -136,8 +136,8 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
             reason = "unaligned"
         except NoMemory:
             raise
-        except PlaceOutside as error:
-            reason = error.reason  # the ops say which index it is
+        except (PlaceOutside, NumberTooLarge) as error:
+            reason = error.reason  # the ops say which index it is, and compute with any number
         except Exception:
             reason = "launch_failed"
         count_fallback(reason)
@@ -146,11 +146,14 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
     return on_device(plan.device, run) if plan.device.type == "cuda" else run
 
 
-def _handed(number: float) -> float:
-    """A number that a binary may be handed; raises `OverflowError` for one that is too large."""
+def _held(number: float, code: str) -> array[Any]:
+    """A number in memory that a binary may read; raises `NumberTooLarge`."""
     if LARGEST < abs(number) < inf:
-        raise OverflowError
-    return number
+        raise NumberTooLarge
+    try:
+        return array(code, (number,))
+    except OverflowError:
+        raise NumberTooLarge from None
 
 
 def _maker(tensor: Tensor, plan: LaunchPlan) -> EmptyMaker:

@@ -62,6 +62,7 @@ FALLBACK_REASONS = (
     "strides_differ",
     "unaligned",
     "launch_failed",
+    "number_too_large",
     "place_outside",
     "watched",
     "other",

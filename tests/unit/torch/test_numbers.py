@@ -211,7 +211,7 @@ def test_numbers_of_more_than_64_bits_are_for_eager(session: Install, compiled: 
     fake = session(compiled.snapshot)
     calls = [(torch.ones(5, 33), number) for number in (3, 2**63, 2**70, -(2**63))]
     serve(fake, lambda x, n: x * n + 1, calls, captures=1)
-    assert fake.fallbacks == ["launch_failed"] * 2
+    assert fake.fallbacks == ["number_too_large"] * 2
 
 
 @needs_compiler
@@ -233,7 +233,7 @@ def test_floats_that_f32_has_no_room_for_are_for_eager(
     fake = session(compiled.snapshot)
     calls = [(torch.randn(5, 33), number) for number in (3, 40, -90, -7)]
     serve(fake, lambda x, n: x.clamp(max=n * 1e37) + 1, calls, captures=1)
-    assert fake.fallbacks == ["launch_failed"] * 2
+    assert fake.fallbacks == ["number_too_large"] * 2
 
 
 @needs_compiler
