@@ -205,14 +205,17 @@ def when(seconds: float) -> str:
 
 @contextmanager
 def progress(title: str) -> Generator[Callable[[int, int], None]]:
-    """A progress bar on stderr; call what it gives with (done, total)."""
+    """A progress bar on stderr, where that is a terminal; call what it gives with (done, total)."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=stderr(), transient=True) as bar:
+    console = stderr()
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(title, total=None)
 
         def advance(done: int, total: int) -> None:

@@ -13,7 +13,7 @@ from tests.unit.client import doubling
 from tests.unit.client.cli_cases import run
 
 from nearhint import cli_output
-from nearhint.cli_output import table
+from nearhint.cli_output import progress, table
 from nearhint.exit_codes import ExitCode
 from nearhint.testing import FakeDaemon
 
@@ -99,6 +99,14 @@ def test_explain_names_the_variant_that_an_operator_is_to_name(explained: FakeDa
     told = run("explain", "abab", "--address", explained.address).stdout.splitlines()
     (row,) = [line for line in told if "schedule 1 (default)" in line and "k0=64 " in line]
     assert doubling.variant().id[:12] in row
+
+
+def test_progress_is_nothing_where_no_terminal_shows_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with progress("3fa9") as advance:
+        advance(1, 2)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_what_is_named_in_the_next_command_is_on_one_line(
