@@ -317,6 +317,7 @@ class Core:
             self.tables,
             days=config.forget_after_days,
             clock=time.time,
+            monotonic=time.monotonic,
             observer=self.metrics,
         )
         self._problems: dict[str, str] = {}
@@ -464,7 +465,7 @@ class Core:
                 if self.jobs.is_idle():
                     await self.trimmer.shrink()
             async with self._going_on("forgetting"):
-                await self.forgetter.turn()
+                await self.forgetter.catch_up()
 
     async def _watch_traffic(self) -> None:
         while True:

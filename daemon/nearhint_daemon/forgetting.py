@@ -5,8 +5,9 @@ launches any more all that was built and measured of it, its Tables and its bina
 pinned, barred, in quarantine, or about to be worked on stays, and is looked at again after as long.
 Nothing is lost for good: whoever asks for it captures it again, and it is tuned again.
 
-A few go at a time, each in one transaction: others have their turn between, and a kill between two
-leaves what the next start goes on with.
+A few go at a time, in one transaction: others have their turn between, and a kill between two
+leaves what the next start goes on with. Of a backlog, as after `forget_after_days` was lowered,
+as many go one after another as there is time for.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from nearhint_proto.v1 import types_pb2
 PROGRAMS_A_TURN = 8
 KERNELS_A_TURN = 4
 """Of each there may be thousands of Measurements."""
+CATCH_UP_S = 0.5
+"""Seconds that a backlog may take at a time."""
 KINDS = (*TUNE.values(), CROSS, REFINE, PROBE, COMPILE, REGRET)
 """The kinds of jobs that are about one Kernel."""
 
@@ -57,6 +60,7 @@ class Forgetter:
         *,
         days: int,
         clock: Callable[[], float],
+        monotonic: Callable[[], float],
         observer: Observer,
     ) -> None:
         self._store = store
@@ -65,24 +69,41 @@ class Forgetter:
         self._tables = tables
         self._days = days
         self._clock = clock
+        self._monotonic = monotonic
         self._observer = observer
         self.counts = Counter[str]()
         """What was forgotten since the daemon started, by kind."""
         self._looked_on = 0
         self._done_on = 0
 
-    async def turn(self) -> None:
-        """Writes what was seen; forgets the next few Programs and Kernels, if any are due."""
+    async def catch_up(self) -> None:
+        """Takes its turns until nothing is due, or the time for that is up."""
+        until_s = self._monotonic() + CATCH_UP_S
+        before = self.counts.copy()
+        try:
+            while await self.turn() and self._monotonic() < until_s:
+                pass
+        finally:
+            for what, count in sorted((self.counts - before).items()):
+                logs.info("forgotten", what=what, count=count)
+
+    async def turn(self) -> bool:
+        """Writes what was seen; forgets the next few Programs or Kernels, if any are due.
+
+        Returns whether more may be.
+        """
         with suppress(StoreReadOnly):
             day = await self._sightings.turn()
             if not self._days or day == self._done_on:
-                return
+                return False
             if day != self._looked_on:
                 await self._store.write(lambda tx: forgetting.note_unseen(tx, day=day))
                 self._looked_on = day
             before = day - self._days
-            if not await self._forget_programs(before) and not await self._forget_kernels(before):
-                self._done_on = day
+            if await self._forget_programs(before) or await self._forget_kernels(before):
+                return True
+            self._done_on = day
+        return False
 
     async def _forget_programs(self, before: int) -> bool:
         """Whether any were due."""
@@ -167,7 +188,6 @@ class Forgetter:
         if count:
             self.counts[what] += count
             self._observer.forgotten(what, count)
-            logs.info("forgotten", what=what, count=count)
 
 
 def _is_decided(tx: Writing, namespace: str, kernel: str) -> bool:

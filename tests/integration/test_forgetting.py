@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from tests.integration.daemon_in_process import Running, on_a_full_disk, running
 from tests.integration.fake_workers import FakeCompilePool, chain, one_kernel
 from tests.integration.operated import FAST, SLOW, Tuned
 from tests.integration.waiting import until
-from tests.unit.daemon.stores import Commit, direct
+from tests.unit.daemon.stores import KERNEL, Commit, direct
 
 from nearhint_daemon import core as core_module
+from nearhint_daemon import logs
+from nearhint_daemon.forgetting import KERNELS_A_TURN
 from nearhint_daemon.sightings import DAY
 from nearhint_daemon.store import Writing
 from nearhint_daemon.store.rows import (
@@ -385,6 +388,41 @@ def _back_to_version_8(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM _sqlite_migrations WHERE name = 'm009_sightings'")
     connection.execute("DELETE FROM meta WHERE name = ?", (DAY,))
     connection.execute("PRAGMA user_version = 8")
+
+
+def test_a_backlog_goes_as_fast_as_there_is_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a store that is full of thousands of Kernels stays so for hours."""
+    many = 5 * KERNELS_A_TURN
+    logged: list[tuple[str, dict[str, object]]] = []
+
+    async def scenario(daemon: Running, calendar: Calendar) -> None:
+        forgetter, day = daemon.core.forgetter, daemon.core.sightings.day
+
+        def fill(tx: Writing) -> None:
+            for number in range(many):
+                kernel = replace(KERNEL, id=f"{number:064x}")
+                tx.put(kernel)
+                tx.put(SightingRow("kernel", kernel.namespace, kernel.id, day))
+
+        await daemon.core.store.write(fill)
+        monkeypatch.setattr(logs, "info", lambda event, **fields: logged.append((event, fields)))
+        calendar._now_s += DAY_S
+        for _ in range(DAYS):
+            await daemon.core.sightings.turn()
+            calendar._now_s += DAY_S
+        slow = iter(range(many))
+        forgetter._monotonic = lambda: float(next(slow))
+        await forgetter.catch_up()
+        assert count(daemon, KernelRow) == many - KERNELS_A_TURN
+        forgetter._monotonic = lambda: 0.0
+        await forgetter.catch_up()
+        assert count(daemon, KernelRow) == 0
+        counts = (KERNELS_A_TURN, many - KERNELS_A_TURN)
+        assert logged == [("forgotten", {"what": "kernel", "count": count}) for count in counts]
+
+    go(tmp_path, scenario)
 
 
 def test_zero_days_are_never(tmp_path: Path) -> None:
