@@ -29,15 +29,28 @@ Fetch = Callable[[int], Iterator[bytes]]
 """The bytes of an Artifact from an offset on, in chunks."""
 
 
+def _untold(error: NearhintError) -> None:
+    del error
+
+
 class ArtifactCache:
-    """Binaries kept between processes. Threads and processes may use one directory at once."""
+    """Binaries kept between processes. Threads and processes may use one directory at once.
+
+    `on_problem` hears why the directory was of no use where that costs no more than a transfer.
+    """
 
     def __init__(
-        self, directory: Path, *, limit_bytes: int, trusted_uids: frozenset[int] = frozenset()
+        self,
+        directory: Path,
+        *,
+        limit_bytes: int,
+        trusted_uids: frozenset[int] = frozenset(),
+        on_problem: Callable[[NearhintError], None] = _untold,
     ) -> None:
         self.directory = directory
         self.trusted_uids = trusted_uids
         self.limit_bytes = limit_bytes
+        self._on_problem = on_problem
         self._checked: Path | None = None
 
     def read(self, sha256: str) -> bytes | None:
@@ -78,7 +91,8 @@ class ArtifactCache:
             raise ArtifactCorrupt(sha256=repr(sha256[:80]), problem=f"{size_bytes} bytes")
         try:
             cached = self.read(sha256)
-        except NearhintError:
+        except NearhintError as error:
+            self._on_problem(error)
             cached = None
         if cached is not None:
             return cached
@@ -145,8 +159,11 @@ class ArtifactCache:
             except OSError:
                 Path(temporary).unlink(missing_ok=True)
                 raise
-        except (OSError, NearhintError):
+        except OSError as error:
+            self._on_problem(CacheUnusable(path=self.directory, problem=error.strerror))
             return False
+        except NearhintError:
+            return False  # as it was told when it was read
         return True
 
     def _files(self) -> list[tuple[float, int, Path]]:

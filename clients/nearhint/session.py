@@ -84,6 +84,7 @@ class Session:
                     settings.cache_dir,
                     limit_bytes=settings.cache_limit_bytes,
                     trusted_uids=settings.trusted_uids,
+                    on_problem=lambda error: counters.event(error.reason),
                 ),
                 counters=counters,
             ),

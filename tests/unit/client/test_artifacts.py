@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import stat
 from collections.abc import Iterator
@@ -109,6 +110,34 @@ def test_only_what_the_cache_wrote_is_counted_and_deleted(tmp_path: Path) -> Non
         assert kept.obtain(content_hash(binary), len(binary), Source(binary)) == binary
     assert kept.size_bytes() == 4096
     assert all(other.exists() for other in others)
+
+
+@pytest.mark.parametrize("what", ["corrupt", "shared", "a file", "full"])
+def test_a_directory_that_is_of_no_use_is_told_once_for_each_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    directory, told = tmp_path / "cache", list[str]()
+    if what == "corrupt":
+        cache(tmp_path).obtain(SHA256, len(BINARY), Source(BINARY))
+        (kept,) = directory.glob("??/*")
+        kept.write_bytes(b"X" + BINARY[1:])
+    elif what == "shared":
+        directory.mkdir()
+        directory.chmod(0o777)
+    elif what == "a file":
+        directory.touch()
+    else:
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "replace", full)
+    used = ArtifactCache(
+        directory, limit_bytes=1 << 20, on_problem=lambda error: told.append(error.reason)
+    )
+    assert used.obtain(SHA256, len(BINARY), Source(BINARY)) == BINARY
+    expected = {"corrupt": "artifact_corrupt", "shared": "path_untrusted"}
+    assert told == [expected.get(what, "cache_unusable")]
 
 
 def test_a_directory_that_is_removed_is_made_again(tmp_path: Path) -> None:
