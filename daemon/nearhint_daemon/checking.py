@@ -29,7 +29,7 @@ def check(state_dir: Path) -> Report:
     """Checks a stopped daemon's state; changes nothing but to move a corrupt artifact aside.
 
     Raises `StateDirectoryLocked` where a daemon runs, `DatabaseMissing` where there is no database,
-    `SchemaTooNew` or `StoreError` for one that this version must not touch.
+    `SchemaTooNew` or `DatabaseForeign` for one that this version must not touch.
     """
     path = state_dir / database.FILE_NAME
     if not path.exists():

@@ -268,6 +268,14 @@ class SchemaTooNew(StoreError):
     exit_code = ExitCode.REFUSED
 
 
+class DatabaseForeign(StoreError):
+    """The database in the state directory is another application's."""
+
+    code = "DATABASE_FOREIGN"
+    hint = "use another directory: --state-dir"
+    exit_code = ExitCode.REFUSED
+
+
 class StateDirectoryLocked(StoreError):
     """Another daemon holds the state directory."""
 
@@ -345,6 +353,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "DATABASE_MISSING": "NOT_FOUND",
     "STORE_DAMAGED": "DATA_LOSS",
     "SCHEMA_TOO_NEW": "FAILED_PRECONDITION",
+    "DATABASE_FOREIGN": "FAILED_PRECONDITION",
     "STATE_LOCKED": "FAILED_PRECONDITION",
     "DIRECTORY_UNSAFE": "FAILED_PRECONDITION",
     "SOCKET_IN_USE": "FAILED_PRECONDITION",

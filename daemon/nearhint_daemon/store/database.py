@@ -75,7 +75,8 @@ def _connect(place: str, *, is_uri: bool = False) -> sqlite3.Connection:
 def open_writer(path: Path) -> sqlite3.Connection:
     """The writing connection, migrated; transactions are begun by `immediate` alone.
 
-    Raises `SchemaTooNew`, `StoreError`, or `sqlite3.DatabaseError` if the file is damaged.
+    Raises `SchemaTooNew`, `DatabaseForeign`, `StoreError` where SQLite refuses a setting, or
+    `sqlite3.DatabaseError` if the file is damaged.
     """
     connection = _connect(str(path))
     try:
@@ -114,7 +115,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 def brought_up(connection: sqlite3.Connection) -> sqlite3.Connection:
     """The connection if it has this version's schema; else a copy with it, gone when it is closed.
 
-    Raises `SchemaTooNew`, or `StoreError` for a database of others.
+    Raises `SchemaTooNew`, or `DatabaseForeign`.
     """
     if schema.version_of(connection) == schema.VERSION:
         return connection

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from nearhint_daemon.errors import SchemaTooNew, StoreError
+from nearhint_daemon.errors import DatabaseForeign, SchemaTooNew
 
 APPLICATION_ID = 0x6E686E74  # "nhnt"
 VERSION = 9
@@ -16,11 +16,11 @@ VERSION = 9
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The schema's version; raises `SchemaTooNew`, or `StoreError` for a database of others."""
+    """The schema's version; raises `SchemaTooNew`, or `DatabaseForeign`."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application not in (0, APPLICATION_ID):
-        raise StoreError("the database in the state directory belongs to another application")
+        raise DatabaseForeign("the database in the state directory is another application's")
     if version > VERSION:
         raise SchemaTooNew(
             f"the database has schema version {version}, this nearhintd knows up to {VERSION}"

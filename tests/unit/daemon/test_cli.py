@@ -149,6 +149,19 @@ def test_a_database_of_a_later_version_is_not_called_damaged(state_dir: Path) ->
     assert "SCHEMA_TOO_NEW" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["db check", "serve"])
+def test_a_database_of_another_application_is_refused_for_good(
+    state_dir: Path, tmp_path: Path, command: str
+) -> None:
+    """Exit code 6 keeps systemd from starting the daemon again."""
+    with closing(sqlite3.connect(state_dir / database.FILE_NAME)) as connection:
+        connection.execute("PRAGMA application_id = 7")
+    more = ["--address", f"unix:{tmp_path / 'run' / 's'}"] if command == "serve" else []
+    result = CliRunner().invoke(main, [*command.split(), "--state-dir", str(state_dir), *more])
+    assert result.exit_code == ExitCode.REFUSED
+    assert "DATABASE_FOREIGN" in result.stderr
+
+
 def test_a_database_that_was_emptied_beside_its_log_is_a_problem_and_stays(
     state_dir: Path,
 ) -> None:

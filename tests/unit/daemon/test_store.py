@@ -24,8 +24,8 @@ from tests.unit.daemon.stores import (
 from nearhint_compiler.ir.text import kernel_id, parse_kernel
 from nearhint_compiler.schedule import parse_schedule
 from nearhint_daemon.errors import (
+    DatabaseForeign,
     SchemaTooNew,
-    StoreError,
     StoreReadOnly,
 )
 from nearhint_daemon.store import Reading, Store, Writing, database, migrations, queries
@@ -227,7 +227,7 @@ def test_a_database_of_another_application_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "db"
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA application_id = 7")
-    with pytest.raises(StoreError, match="another application"):
+    with pytest.raises(DatabaseForeign):
         database.open_writer(path)
 
 
