@@ -300,6 +300,13 @@ class SocketInUse(DaemonError):
     exit_code = ExitCode.REFUSED
 
 
+class SocketLost(DaemonError):
+    """The socket of a daemon that serves was removed or replaced: nobody new can reach it."""
+
+    code = "SOCKET_LOST"
+    hint = "start it again, which makes a new one; see what removes it"
+
+
 class InvalidConfiguration(DaemonError):
     """A setting is unknown or has a value that cannot be used."""
 
@@ -357,6 +364,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "STATE_LOCKED": "FAILED_PRECONDITION",
     "DIRECTORY_UNSAFE": "FAILED_PRECONDITION",
     "SOCKET_IN_USE": "FAILED_PRECONDITION",
+    "SOCKET_LOST": "UNAVAILABLE",
     "CONFIG_INVALID": "INVALID_ARGUMENT",
     "INTERNAL": "INTERNAL",
 }

@@ -1,7 +1,8 @@
 """A daemon's life: directories, lock, store, workers, socket; then the way back, in order.
 
 SIGTERM, SIGINT or SIGHUP drains: health says NOT_SERVING, calls in flight end, running jobs are
-given back to the durable queue. A second one ends the process at once.
+given back to the durable queue. A second one ends the process at once. A socket that somebody
+removed or replaced drains, too: who supervises the daemon starts it again, with a new one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nearhint_daemon.config import Config
 from nearhint_daemon.core import VERSION, Core, MakePools, Pools, compile_workers
 from nearhint_daemon.devices import default_names
 from nearhint_daemon.endpoint import Answer, Endpoint, as_json, text
-from nearhint_daemon.errors import InvalidConfiguration, StoreError
+from nearhint_daemon.errors import InvalidConfiguration, SocketLost, StoreError
 from nearhint_daemon.exit_codes import ExitCode
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.server import Server
@@ -33,6 +34,7 @@ from nearhint_daemon.workers.pool import BenchPool, CompilePool
 METRICS_OFF = -1
 DESCRIPTORS = 65_536
 """More than clients will ever need on one machine."""
+SOCKET_LOOK_S = 5.0
 METRICS_ADDRESS_NAME = "metrics_address"
 
 
@@ -45,7 +47,10 @@ def make_pools(config: Config, metrics: Metrics) -> Pools:
 
 
 def serve(config: Config, *, make_pools: MakePools = make_pools) -> ExitCode:
-    """Runs a daemon until it is told to stop; raises `DaemonError` where it cannot start."""
+    """Runs a daemon until it is told to stop; raises `DaemonError` where it cannot start.
+
+    Raises `SocketLost` once it has stopped because nobody could reach it any more.
+    """
     _allow_descriptors()
     socket_path = config.socket_path
     directories.prepare(config.state_dir, mode=directories.STATE_MODE)
@@ -95,7 +100,7 @@ async def _live(config: Config, make_pools: MakePools) -> None:
         await server.start()
         core.state = "serving"
         logs.info("serving", address=config.address, metrics=core.metrics_address, pid=os.getpid())
-        await stopping.wait()
+        is_told = await _until_told(stopping, server)
         core.state = "draining"
         logs.info("draining", in_flight_limit_s=config.drain_timeout_s)
         await server.announce_shutdown()
@@ -107,6 +112,19 @@ async def _live(config: Config, make_pools: MakePools) -> None:
         _remove(metrics_file)
         await core.stop()
     logs.info("stopped")
+    if not is_told:
+        raise SocketLost(f"{config.socket_path} was removed or replaced")
+
+
+async def _until_told(stopping: asyncio.Event, server: Server) -> bool:
+    """Waits for a signal, or until the socket is lost; whether it was a signal."""
+    while server.has_socket():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SOCKET_LOOK_S):
+                await stopping.wait()
+            return True
+    logs.error("socket_lost")
+    return False
 
 
 def _on_signal(stopping: asyncio.Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -103,10 +104,17 @@ class Server:
         for name in ("", *sorted(f"nearhint.v1.{name}" for name in names)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
+    def has_socket(self) -> bool:
+        """Whether what is at the socket's path is still ours; where it cannot be seen, it is."""
+        try:
+            return self._socket_path.lstat().st_ino == self._inode
+        except OSError as error:
+            return error.errno != errno.ENOENT
+
     def remove_socket(self) -> None:
         """Removes the socket, if what is at its path is still ours and can be removed."""
         with suppress(OSError):
-            if self._socket_path.lstat().st_ino == self._inode:
+            if self.has_socket():
                 self._socket_path.unlink()
 
     async def announce_shutdown(self) -> None:

@@ -200,6 +200,27 @@ def test_a_terminal_that_closes_drains_it_unless_it_is_to_outlive_that(tmp_path:
         assert daemon.status().state == "serving"
 
 
+@pytest.mark.parametrize("what", ["removed", "replaced"])
+def test_a_daemon_that_nobody_can_reach_any_more_ends_and_says_so(
+    tmp_path: Path, what: str
+) -> None:
+    """Else it runs on as if all were well, and every new process has no daemon."""
+    path = tmp_path / "run" / "s"
+    with daemon_in(tmp_path) as daemon:
+        daemon.start()
+        path.unlink()
+        if what == "replaced":
+            path.touch()
+        assert daemon.process is not None
+        assert daemon.process.wait(timeout=30) == ExitCode.FAILED, daemon.log.read_text()
+        assert "socket_lost" in daemon.log.read_text()
+        assert not (daemon.state_dir / f"{database.FILE_NAME}-wal").exists(), "it drained"
+        assert path.exists() == (what == "replaced")
+        path.unlink(missing_ok=True)
+        daemon.start()
+        assert daemon.terminate() == ExitCode.OK
+
+
 def test_what_cannot_be_removed_at_the_end_keeps_nothing_from_being_closed(tmp_path: Path) -> None:
     """As where a failing disk has been mounted read-only since, or a folder was replaced."""
     with daemon_in(tmp_path, flags=("--metrics-port", "0")) as daemon:
