@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.integration.daemon_in_process import running
 from tests.integration.fake_workers import SCHEDULES, SHARED, FakeCompilePool, chain, one_kernel
+from tests.integration.statuses import details, what_to_do
+from tests.unit.daemon.stores import KERNEL
 
+from nearhint_daemon.store import Writing
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2
 
@@ -47,5 +52,27 @@ def test_of_several_programs_the_one_that_was_tuned_nearest_is_explained(tmp_pat
                 answer = await daemon.client.admin.ExplainKernel(request, timeout=20)
                 (selection,) = answer.selections.values()
                 assert (tuple(selection.hint), selection.reason) == ((size,), "winner")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["softmax", "abab"])
+def test_a_name_that_is_none_or_several_says_where_they_are_listed(
+    tmp_path: Path, name: str
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+
+            def fill(tx: Writing) -> None:
+                for last in "cd":
+                    tx.put(replace(KERNEL, id=f"{'ab' * 31}a{last}"))
+
+            await daemon.core.store.write(fill)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await daemon.client.admin.ExplainKernel(
+                    admin_service_pb2.ExplainKernelRequest(kernel=name), timeout=20
+                )
+            assert details(caught.value) == {"reason": "SPEC_INVALID", "field": "kernel"}
+            assert "nearhint kernels" in what_to_do(caught.value)
 
     asyncio.run(scenario())

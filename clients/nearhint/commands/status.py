@@ -102,7 +102,7 @@ def kernels(limit: int, address: str | None, as_json: bool) -> None:
     if token:
         talk(f"there are more than {len(found)}: --limit shows more")
     if as_json:
-        print_json({"kernels": [kernel_json(kernel) for kernel in found]})
+        print_json({"kernels": [kernel_json(kernel) for kernel in found], "has_more": bool(token)})
         return
     table(
         ["kernel", "title", "symbols", "tier", "hints #", "programs #", "why none"],

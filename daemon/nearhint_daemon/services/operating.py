@@ -35,6 +35,7 @@ REASON_LIMIT = 500
 ACTS_LIMIT = 200
 LISTED_LIMIT = 1000
 GENERATION_LIMIT = 2**62
+_WHERE_LISTED = "`nearhint kernels` lists them"
 NOBODY = "unknown"
 """Who did what nobody signed. A unix socket's gRPC tells the daemon no uid of its peer."""
 
@@ -179,7 +180,8 @@ class OperatingCalls:
     async def find(self, namespace: str, prefix: str) -> KernelRow:
         """The Kernel whose identity starts so; raises `InvalidRequest` or `KernelUnknown`."""
         if not PREFIX.fullmatch(prefix):
-            raise InvalidRequest("must be 4 to 64 hex digits", field="kernel")
+            problem = "must be 4 to 64 hex digits, as a Kernel's identity begins"
+            raise InvalidRequest(problem, field="kernel", hint=_WHERE_LISTED)
         rows = await self._core.store.read(
             lambda reading: queries.kernels_with_prefix(reading, namespace, prefix)
         )
@@ -189,7 +191,8 @@ class OperatingCalls:
             case [row]:
                 return row
             case _:
-                raise InvalidRequest("several Kernels start so; give more digits", field="kernel")
+                problem = "several Kernels start so; give more digits"
+                raise InvalidRequest(problem, field="kernel", hint=_WHERE_LISTED)
 
 
 def _name(text: str) -> str:

@@ -113,9 +113,11 @@ def test_kernels_reads_every_page(explained: FakeDaemon) -> None:
             kernel=admin_service_pb2.KernelSummary(id=name)
         )
     result = run("kernels", "--json", "--limit", "9999", "--address", explained.address)
-    assert len(json.loads(result.stdout)["kernels"]) == 2501
+    every = json.loads(result.stdout)
+    assert (len(every["kernels"]), every["has_more"]) == (2501, False)
     few = run("kernels", "--json", "--limit", "3", "--address", explained.address)
-    assert len(json.loads(few.stdout)["kernels"]) == 3
+    some = json.loads(few.stdout)
+    assert (len(some["kernels"]), some["has_more"]) == (3, True)
     assert ("more than 3" in few.stderr, result.stderr) == (True, "")
 
 
