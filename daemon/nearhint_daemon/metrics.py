@@ -113,7 +113,9 @@ class Metrics:
             "Seconds from a job's request to its start.",
             buckets=COMPILE_BUCKETS,
         )
-        self.queue_depth = gauge("nearhint_job_queue_depth", "Jobs that wait.", ("priority",))
+        self.queue_depth = gauge(
+            "nearhint_job_queue_depth", "Jobs that wait for their turn.", ("priority",)
+        )
         self.work = counter(
             "nearhint_worker_jobs", "Jobs that workers ended, by phase.", ("phase", "outcome")
         )
