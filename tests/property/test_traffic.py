@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearhint_daemon.traffic.histograms import Histogram, Site, decayed
+from nearhint_daemon.traffic.histograms import Called, Histogram, Site, decayed
 
 HALF_LIFE_S = 600.0
 LIMIT = 5
@@ -75,6 +75,22 @@ def test_what_is_taken_adds_up_to_what_is_there(met: Calls) -> None:
     for site in dropped:
         stored.pop(site, None)
     assert stored.keys() == {each.site for each in histogram.hottest(now_s)}
+
+
+@given(calls, st.dictionaries(st.integers(1, 40), st.integers(1, 9), max_size=30))
+def test_many_sizes_at_once_leave_what_each_after_the_other_would(
+    before: Calls, called: dict[int, int]
+) -> None:
+    at_once, now_s = filled(before, limit=LIMIT)
+    one_by_one, _ = filled(before, limit=LIMIT)
+    sites: dict[Site, Called] = {
+        ("f", (size,)): Called(float(calls), "p", f"s0={size}") for size, calls in called.items()
+    }
+    known = {each.site for each in one_by_one.hottest(now_s)}
+    for site in sorted(sites, key=lambda site: site not in known):
+        one_by_one.add(site, sites[site].calls, program="p", sizes=sites[site].sizes, now_s=now_s)
+    at_once.add_all(sites, now_s=now_s)
+    assert at_once.hottest(now_s) == one_by_one.hottest(now_s)
 
 
 @given(st.floats(0.0, 1e9), st.floats(0.0, 1e6), st.floats(0.0, 1e6))

@@ -8,16 +8,19 @@ What Programs have in common is one Kernel, whose hints answer a step only where
 was timed; so the same sizes of two steps with two Fallbacks are two things that were met.
 
 Bounded: `KERNELS_LIMIT` histograms of `SIZES_LIMIT` sizes, where the least weight goes first, and
-`CLIENT_CALLS` a client between two writes, so that none drowns out the others.
+`CLIENT_CALLS` at `GATHERED_LIMIT` sizes a client between two writes, so that none drowns out the
+others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from nearhint_daemon.errors import DaemonError
 from nearhint_daemon.programs import TARGET_KINDS, Programs
@@ -38,6 +41,10 @@ KERNELS_LIMIT = 2048
 CLIENT_CALLS = 1000.0
 FORGOTTEN = 2.0**-10
 """Calls below which a size is as good as never met: one call, ten half-lives ago."""
+FOLDED_TOGETHER = 1024
+"""Sizes of Programs whose calls are added up before their Kernels' histograms have them."""
+GATHERED_LIMIT = 4096
+"""Sizes that a client is counted for between two folds."""
 PROGRAMS_KEPT = 512
 SIZES_KEPT = 4096
 
@@ -80,6 +87,15 @@ def decayed(weight: float, age_s: float, *, half_life_s: float) -> float:
     return weight * math.exp2(-max(age_s, 0.0) / half_life_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Calls at sizes of a Kernel, and where they were met last."""
+
+    calls: float
+    program: str
+    sizes: str
+
+
 @dataclass(slots=True)
 class _Bucket:
     """The calls of all sizes in it together, as of `at_s`, and how many sizes those are."""
@@ -116,7 +132,16 @@ class Histogram:
         self._changed.add(site)
         self._dropped.discard(site)
         if len(self._sizes) > self._limit:
-            self._drop(self.hottest(now_s)[-1].site)
+            self._drop(self._lightest(now_s))
+
+    def add_all(self, called: Mapping[Site, Called], *, now_s: float) -> None:
+        """Counts calls at many sizes; of the new ones the heaviest that there may be room for."""
+        new = [site for site in called if site not in self._sizes]
+        order = {site: (-called[site].calls, site[1], site[0]) for site in new}
+        known = [site for site in called if site not in order]
+        for site in (*known, *heapq.nsmallest(self._limit, new, key=order.__getitem__)):
+            each = called[site]
+            self.add(site, each.calls, program=each.program, sizes=each.sizes, now_s=now_s)
 
     def hottest(self, now_s: float) -> list[Met]:
         """All sizes with their weights now, the heaviest first."""
@@ -162,6 +187,15 @@ class Histogram:
 
     def __len__(self) -> int:
         return len(self._sizes)
+
+    def _lightest(self, now_s: float) -> Site:
+        """The last of `hottest`."""
+
+        def order(met: Met) -> tuple[float, Dims, str]:
+            weight = decayed(met.weight, now_s - met.at_s, half_life_s=self._half_life_s)
+            return (-weight, met.dims, met.fallback)
+
+        return max(self._sizes.values(), key=order).site
 
     def _now(self, met: Met, now_s: float) -> Met:
         weight = decayed(met.weight, now_s - met.at_s, half_life_s=self._half_life_s)
@@ -239,7 +273,8 @@ class Traffic:
         """Notes calls of a Program at sizes (`s0=8,s1=16`), as a client reported them."""
         used = self._gathered.setdefault(client_id, {})
         key = (namespace, program, sizes)
-        used[key] = used.get(key, 0) + calls
+        if key in used or len(used) < GATHERED_LIMIT:
+            used[key] = used.get(key, 0) + calls
 
     async def fold(self) -> None:
         """Counts what was noted, for each Kernel that those Programs launch."""
@@ -255,11 +290,24 @@ class Traffic:
             share = min(1.0, CLIENT_CALLS / max(1, sum(used.values())))
             for key, count in used.items():
                 total[key] = total.get(key, 0.0) + count * share
-        for (namespace, program, text), calls in total.items():
+        left = iter(total.items())
+        while together := tuple(islice(left, FOLDED_TOGETHER)):
+            for kernel, called in (await self._called(together)).items():
+                self._histogram(kernel).add_all(called, now_s=now_s)
+                await asyncio.sleep(0)
+
+    async def _called(
+        self, total: Iterable[tuple[tuple[str, str, str], float]]
+    ) -> dict[KernelKey, dict[Site, Called]]:
+        """The calls of Kernels, that of the last of these Programs at the end."""
+        found: dict[KernelKey, dict[Site, Called]] = {}
+        for (namespace, program, text), calls in total:
             for kernel, site in await self._launched(namespace, program, text):
-                histogram = self._histogram((namespace, kernel))
-                histogram.add(site, calls, program=program, sizes=text, now_s=now_s)
+                mine = found[namespace, kernel] = found.pop((namespace, kernel), {})
+                before = mine[site].calls if site in mine else 0.0
+                mine[site] = Called(before + calls, program, text)
             await asyncio.sleep(0)  # a long report holds up nobody
+        return found
 
     async def flush(self) -> None:
         """Folds, and writes what has changed; on a full disk it stays to be written.

@@ -22,6 +22,7 @@ from nearhint_daemon.traffic import histograms as traffic
 from nearhint_daemon.traffic.histograms import (
     CLIENT_CALLS,
     FORGOTTEN,
+    GATHERED_LIMIT,
     SIZES_LIMIT,
     Histogram,
     Met,
@@ -460,6 +461,39 @@ def test_the_calls_of_a_bucket_are_those_of_its_sizes() -> None:
         for wanted in ((size,) for size in (1, 2, 4, 8, 16, 32, 64)):
             calls = sum(each.weight for each in met if bucket(each.dims) == wanted)
             assert histogram.calls_in(wanted, now_s) == pytest.approx(calls, abs=1e-9)
+
+
+def test_thousands_of_new_sizes_do_not_crowd_each_other_out_one_by_one(tmp_path: Path) -> None:
+    """Each that does costs a look at all that stay: the daemon was busy for minutes with that."""
+
+    async def scenario() -> None:
+        kept = Kept(tmp_path)
+        await kept.store.start()
+        await kept.meet(4, calls=50)
+        for size in range(8, 8 + 4 * SIZES_LIMIT):
+            kept.traffic.note("b", "", PROGRAM.id, f"s0={size}", 1 + size % 2)
+        await kept.traffic.fold()
+        assert len(kept.weights()) == SIZES_LIMIT
+        assert min(kept.weights().values()) == 2.0
+        changed, dropped = kept.traffic._kernels["", KERNEL].take()
+        assert (len(changed), len(dropped)) == (SIZES_LIMIT, 1)
+        await kept.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_is_counted_for_so_many_sizes_between_two_folds(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        kept = Kept(tmp_path)
+        await kept.store.start()
+        for size in (*range(2, 12 + GATHERED_LIMIT), 2):
+            kept.traffic.note("a", "", PROGRAM.id, f"s0={size}", 1)
+        (gathered,) = kept.traffic._gathered.values()
+        assert len(gathered) == GATHERED_LIMIT
+        assert gathered["", PROGRAM.id, "s0=2"] == 2
+        await kept.store.close()
+
+    asyncio.run(scenario())
 
 
 def test_what_is_being_written_when_the_daemon_stops_is_kept(tmp_path: Path) -> None:
