@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.gpu_sweep --mode a|b
                                          [--functions pinned|others|further|looked_up|strided|
-                                                      served|all]
+                                                      served|mixed|all]
                                          [--cases PATTERN] [--draw SEED] [--sizes N]
                                          [--budget-s N] [--batch N] [--tune-s N] [--attempts N]
                                          [--warm-processes N] [--resume FILE] [--json FILE]
@@ -19,7 +19,8 @@ whose own time is taken off. Ratios are the others' medians over ours. `gpu_nume
 errors are counted.
 
 The functions are those that kernels were made with (`pinned`), or others (`gpu_sweep_others`,
-`gpu_sweep_further`, `gpu_sweep_looked_up`, `gpu_sweep_strided`, `gpu_sweep_served`); --draw has
+`gpu_sweep_further`, `gpu_sweep_looked_up`, `gpu_sweep_strided`, `gpu_sweep_served`,
+`gpu_sweep_mixed`); --draw has
 them measured at other sizes than those listed (`drawn_sizes`). What the budget leaves for tuning is
 said; where that is next to nothing, the run ends at once (`sweep_budget`). A point that misses a
 bar of its own is measured again, at most as often as --attempts says, and the last time counts.

@@ -14,6 +14,7 @@ from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
 from tests.benchmarks.gpu_sweep_further import FURTHER_SWEEPS
 from tests.benchmarks.gpu_sweep_looked_up import LOOKED_UP_SWEEPS
+from tests.benchmarks.gpu_sweep_mixed import MIXED_SWEEPS
 from tests.benchmarks.gpu_sweep_others import OTHER_SWEEPS
 from tests.benchmarks.gpu_sweep_served import SERVED_SWEEPS
 from tests.benchmarks.gpu_sweep_strided import STRIDED_SWEEPS
@@ -77,6 +78,7 @@ FUNCTIONS: dict[str, tuple[Sweep, ...]] = {
     "looked_up": LOOKED_UP_SWEEPS,
     "strided": STRIDED_SWEEPS,
     "served": SERVED_SWEEPS,
+    "mixed": MIXED_SWEEPS,
 }
 FUNCTIONS["all"] = tuple(sweep for sweeps in FUNCTIONS.values() for sweep in sweeps)
 """Sets of sweeps; no two sweeps have one title."""

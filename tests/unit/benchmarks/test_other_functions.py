@@ -1,4 +1,4 @@
-"""The second, the fifth and the sixth set of functions: each is right, and few Kernels."""
+"""The second set of functions, and the fifth to the seventh: each is right, and few Kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = {"doubled": (2, 3, 5, 4), "repeated_heads": (2, 3, 5, 8)}
 
 @pytest.mark.parametrize(
     "sweep",
-    [*sweeps_of("a", "others"), *sweeps_of("a", "strided"), *sweeps_of("a", "served")],
+    [sweep for name in ("others", "strided", "served", "mixed") for sweep in sweeps_of("a", name)],
     ids=lambda sweep: sweep.title,
 )
 def test_each_other_function_is_right_and_one_kernel(sweep: Sweep) -> None:
