@@ -245,8 +245,9 @@ def _pad(call: Call) -> Loops:
         raise Unlowerable("sides of no dim")
     pairs = zip(pads[::2], pads[1::2], strict=True)
     sides = {len(source) - 1 - place: pair for place, pair in enumerate(pairs) if pair != NO_PAD}
-    whole = tuple(ex.add(size, *sides.get(dim, NO_PAD)) for dim, size in enumerate(source))
-    if shape != whole or not all(ix.is_positive(source[dim], call.ranges) for dim in sides):
+    if shape != _widened(call, source, sides) or not all(
+        ix.is_positive(source[dim], call.ranges) for dim in sides
+    ):
         raise Unlowerable("nothing to pad, or a traced shape that is not the one it should have")
     windows = tuple(Window(dim, before, source[dim]) for dim, (before, _) in sides.items())
     call.reads.append(Read(call.value("self"), tuple(range(len(shape))), windows))
@@ -266,6 +267,16 @@ def _pad(call: Call) -> Loops:
     return call.pointwise(build)
 
 
+def _widened(
+    call: Call, source: Sequence[Expr], sides: Mapping[int, tuple[Expr, Expr]]
+) -> tuple[Expr, ...]:
+    """A shape with what is before and behind each dim."""
+    return tuple(
+        ix.simplify(ex.add(size, *sides.get(dim, NO_PAD)), call.ranges)
+        for dim, size in enumerate(source)
+    )
+
+
 def _bordered(*, turns: bool) -> Rule:
     """What lies along the last dims, and beyond its ends its last element, or itself turned round.
 
@@ -280,8 +291,7 @@ def _bordered(*, turns: bool) -> Rule:
             raise Unlowerable("a dtype that eager refuses, or sides of no dim")
         pairs = list(zip(pads[::2], pads[1::2], strict=True))
         sides = {len(source) - 1 - place: pair for place, pair in enumerate(pairs)}
-        whole = tuple(ex.add(size, *sides.get(dim, NO_PAD)) for dim, size in enumerate(source))
-        if len(pairs) > len(source) or shape != whole:
+        if len(pairs) > len(source) or shape != _widened(call, source, sides):
             raise Unlowerable("a border whose traced shape is not the one it should have")
         for dim, pair in sides.items():
             needed = [ex.add(side, 1) for side in pair] if turns else [ex.ONE]

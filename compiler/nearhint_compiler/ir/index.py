@@ -12,6 +12,7 @@ Rules, for a divisor that is provably positive:
     (g*x + y) %  (g*d)  ->  g*(x % d) + y    0 <= y < g
     (x // a) // b     ->  x // (a*b)         a, b > 0
     c*d*(x // d) + c*(x % d)  ->  c*x
+    c*x + c*(x % 2)         ->  2*c*((x + 1) // 2)
     min, max          ->  without the arguments that another one dominates
 """
 
@@ -390,18 +391,26 @@ def _greatest_common_factor(left: Expr, right: Expr) -> Expr:
 
 
 def _recombined(expr: Expr) -> Expr:
-    """`c*d*(x // d) + c*(x % d)` back into `c*x`, wherever both halves are there."""
+    """`c*d*(x // d) + c*(x % d)` back into `c*x`, wherever both halves are there; and a size that
+    is made even, `c*x + c*(x % 2)`, as twice a quotient.
+    """
+    known = set(terms_of(expr))
     for term in terms_of(expr):
         number, powers = factors_of(term)
         for atom in powers:
             if not isinstance(atom, ex.Mod) or powers[atom] != 1:
                 continue
             scale = monomial(number, {other: n for other, n in powers.items() if other != atom})
+            whole = ex.mul(scale, atom.numerator)
             quotient = ex.FloorDiv(atom.numerator, atom.denominator)
             partner = ex.mul(scale, atom.denominator, quotient)
-            if set(terms_of(partner)) <= set(terms_of(expr)):
-                whole = ex.mul(scale, atom.numerator)
+            if set(terms_of(partner)) <= known:
                 return _recombined(ex.add(ex.sub(ex.sub(expr, term), partner), whole))
+            if atom.denominator == ex.Int(2) and set(terms_of(whole)) <= known:
+                pairs = ex.floordiv(ex.add(atom.numerator, 1), 2)
+                return _recombined(
+                    ex.add(ex.sub(ex.sub(expr, term), whole), ex.mul(2, scale, pairs))
+                )
     return expr
 
 

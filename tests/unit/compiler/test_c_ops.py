@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.compiler.kernels import KERNELS
 from tests.unit.compiler.native import (
     MACHINE,
     PORTABLE,
@@ -18,6 +19,7 @@ from tests.unit.compiler.native import (
 )
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates, parse_schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
@@ -186,3 +188,11 @@ def test_any_number_of_lanes_works_on_any_machine(lanes: int, at: Target, tmp_pa
     for count in (1, lanes, 2 * lanes + 1, 150):
         inputs = [values_of("f32", count, seed) for seed in range(3)]
         check(native, (count,), [*inputs, values_of("bool", count, 9)])
+
+
+@pytest.mark.parametrize("at", [MACHINE, PORTABLE], ids=["machine", "portable"])
+def test_integers_are_divided_by_a_size_with_eager_s_signs(at: Target, tmp_path: Path) -> None:
+    kernel = parse_kernel((KERNELS / "quotients_by_size_i64.ir").read_text())
+    native = compile_kernel(kernel, candidates(kernel, at)[0], tmp_path, at=at)
+    for count, divisor in ((1, 1), (37, 7), (150, 64)):
+        check(native, (count, divisor), [values_of("i64", count, 1)])

@@ -32,6 +32,8 @@ CASES = [
     *pointwise("tanh_f64", (40,), special=True),
     *pointwise("clamp_int", (77,)),
     *pointwise("int_division", (90,)),
+    *pointwise("quotients_by_size_i64", (90, 7)),
+    *pointwise("quotients_by_size_i64", (50, 1)),
     *pointwise("float_division", (90,)),
     *pointwise("nan_guard", (50,), special=True),
     *pointwise("hyperbolic_f32", (101,), special=True),
