@@ -37,6 +37,7 @@ WITH_OWN_NUMBERS = frozenset(
     f"aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod")
 )
 """Ops that take a number as their tensor's dtype has it: they jump there."""
+_RANGES = frozenset(f"aten.arange.{name}" for name in ("default", "start", "start_step"))
 _KEYWORDS: Mapping[tuple[str, str], object] = {
     ("layout", "strided"): torch.strided,
     ("memory_format", "preserve"): torch.preserve_format,
@@ -167,7 +168,7 @@ class AtenProgram:
             if key not in given
         }
         args = list(node.args)
-        if node.op == "aten.arange.start" and any(isinstance(arg, pr.Ref) for arg in args):
+        if node.op in _RANGES and any(isinstance(arg, pr.Ref) for arg in args):
             call = _counting(call, self._length(node.outputs[0]))
         if self._precision == "f64" and node.op in WITH_OWN_NUMBERS and len(args) == 2:
             args[1] = _own_number(self._program, node)
@@ -320,8 +321,12 @@ def _saturating(call: Callable[..., Any]) -> Callable[..., Any]:
 def _counting(call: Callable[..., Any], length: int) -> Callable[..., Any]:
     """Numbers from a given one on, as many as are declared: where drawn, its end is any number."""
 
-    def counted(start: int, _: int, **keywords: Any) -> Any:
-        return call(start, start + length, **keywords)
+    def counted(*given: float, **keywords: Any) -> Any:
+        if len(given) == 1:
+            return call(type(given[0])(length), **keywords)
+        start, end, *step = given
+        last = type(end)(start + length * (step[0] if step else 1))
+        return call(start, last, *step, **keywords)
 
     return counted
 

@@ -431,13 +431,28 @@ def test_a_number_may_be_a_keyword_s() -> None:
     assert ready.values([torch.ones(2), 5])[2].tolist() == [6.0, 6.0]
 
 
-def test_as_many_numbers_are_counted_from_a_drawn_one_as_are_declared() -> None:
+@pytest.mark.parametrize(
+    ("overload", "args", "given", "counted"),
+    [
+        ("start", (pr.Ref(0), pr.Ref(1)), [4, 2], [4, 5, 6, 7, 8]),
+        ("start_step", (pr.Ref(0), pr.Ref(1), ex.Int(-3)), [4, 2], [4, 1, -2, -5, -8]),
+        ("start_step", (ex.Int(1), pr.Ref(1), 2.0), [4, 2.5], [1.0, 3.0, 5.0, 7.0, 9.0]),
+        ("start", (ex.Int(1), pr.Ref(1)), [4, 2.5], [1.0, 2.0, 3.0, 4.0, 5.0]),
+        ("default", (pr.Ref(1),), [4, 2.5], [0.0, 1.0, 2.0, 3.0, 4.0]),
+    ],
+)
+def test_as_many_numbers_are_counted_from_a_drawn_one_as_are_declared(
+    overload: str, args: tuple[pr.Arg, ...], given: list[float], counted: list[float]
+) -> None:
     """Both ends are drawn, and nothing says how far they are apart."""
-    step = node("arange.start", pr.Ref(0), pr.Ref(1), makes=(tensor(S1, dtype="i64"),))
-    ends = (pr.IntType(None), pr.IntType(None))
-    program = pr.Program((pr.Symbol("s1"),), ends, (step,), (2,))
+    dtype = "i64" if all(isinstance(number, int) for number in given) else "f32"
+    step = node(f"arange.{overload}", *args, makes=(tensor(S1, dtype=dtype),))
+    end = pr.IntType(None) if dtype == "i64" else pr.FloatType()
+    program = pr.Program((pr.Symbol("s1"),), (pr.IntType(None), end), (step,), (2,))
     ready = AtenProgram(program, SIZES, precision="native", device="cpu")
-    assert ready.values([4, 2])[2].tolist() == [4, 5, 6, 7, 8]
+    made = ready.values(given)[2]
+    assert made.tolist() == counted
+    assert made.dtype == (torch.int64 if dtype == "i64" else torch.float32)
 
 
 def test_numbers_are_handed_to_kernels_as_tensors_of_the_host() -> None:

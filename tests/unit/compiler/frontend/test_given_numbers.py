@@ -60,6 +60,11 @@ FUNCTIONS: dict[str, tuple[Function, tuple[torch.dtype, ...]]] = {
     "tensor of it": (lambda x, n: x + torch.tensor(n), ALL),
     "positions": (lambda x, n: x + (torch.arange(x.shape[1]) + n), ALL),
     "arange from it": (lambda x, n: x + torch.arange(n, n + x.shape[1]), ALL),
+    "every second from it": (
+        lambda x, n: x + torch.arange(n, n + 2 * x.shape[1], 2),
+        (*FLOATS, *INTEGERS),
+    ),
+    "down to it": (lambda x, n: x + torch.arange(n + x.shape[1], n, -1), (*FLOATS, *INTEGERS)),
     "mask": (lambda x, n: x * (torch.arange(x.shape[1]) < n), ALL),
     "triangle": (lambda x, n: torch.tril(x, n) + torch.triu(x, -n), (*FLOATS, *INTEGERS)),
     "sum": (lambda x, n: (x * n).sum(-1) + n, ALL),
