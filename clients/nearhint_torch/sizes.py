@@ -59,12 +59,16 @@ CONVERSIONS: Mapping[str, Callable[..., Expr]] = {
 }
 """Class of a sympy expression -> constructor over its converted operands."""
 
-_DIMENSION = re.compile(r"\.size\(\)\[(\d+)\]$")
-_NAMES_IN_SOURCE = re.compile(r"\['(\w+)'\]|\.(\w+)(?!\w*\()")
-
 
 class _OutsideGrammarError(Exception):
     """No row of the table converts this expression."""
+
+
+_ROUNDINGS = frozenset({"CeilToInt", "FloorToInt", "TruncToInt"})
+_QUOTIENTS = frozenset({"FloatTrueDiv", "IntTrueDiv"})
+
+_DIMENSION = re.compile(r"\.size\(\)\[(\d+)\]$")
+_NAMES_IN_SOURCE = re.compile(r"\['(\w+)'\]|\.(\w+)(?!\w*\()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +181,52 @@ class SizeTable:
             if not getattr(exponent, "is_Integer", False) or not 0 <= int(exponent) <= 16:
                 raise _OutsideGrammarError
             return ex.power(self._convert(base), int(exponent))
+        if kind in _ROUNDINGS:
+            return self._rounded(expression)
         build = CONVERSIONS.get(kind)
         if build is None:
             raise _OutsideGrammarError
         return build(*map(self._convert, expression.args))
+
+    def _rounded(self, expression: SymbolicExpr) -> Expr:
+        """An integer made of a quotient: f64 has too many digits to round a size's to another one.
+
+        What is cut off of a quotient depends on its sign.
+        """
+        top, bottom = self._quotient(expression.args[0])
+        kind = type(expression).__name__
+        if kind == "CeilToInt":
+            return ex.floordiv(ex.add(top, bottom - 1), bottom)
+        if kind == "TruncToInt" and bottom > 1:
+            low, _ = self._facts.bounds(expression)
+            if low is None or low < 0:
+                raise _OutsideGrammarError
+        return ex.floordiv(top, bottom)
+
+    def _quotient(self, expression: SymbolicExpr) -> tuple[Expr, int]:
+        """A float as an integer and the positive one that it is divided by."""
+        if type(expression).__name__ not in _QUOTIENTS:
+            return self._whole(expression), 1
+        top, bottom = map(self._whole, expression.args)
+        if not isinstance(bottom, Int) or bottom.value == 0:
+            raise _OutsideGrammarError
+        return (top if bottom.value > 0 else ex.mul(-1, top)), abs(bottom.value)
+
+    def _whole(self, expression: SymbolicExpr) -> Expr:
+        """A float that is an integer, as `torch.arange(0.0, 2.0 * n, 2.0)` is counted by."""
+        match type(expression).__name__:
+            case "ToFloat":
+                return self._convert(expression.args[0])
+            case "Add":
+                return ex.add(*map(self._whole, expression.args))
+            case "Mul":
+                return ex.mul(*map(self._whole, expression.args))
+            case _ if getattr(expression, "is_integer", False):
+                return self._convert(expression)
+            case "Float" if (number := _exact(expression)) is not None:
+                return Int(number)
+            case _:
+                raise _OutsideGrammarError
 
     def _named(self, symbol: Any) -> Expr:
         known = self._symbol(symbol)
@@ -248,6 +294,12 @@ class SizeTable:
             if source in self._user_names:
                 return self._user_names[source]
         return readable(sources[0]) if sources else ""
+
+
+def _exact(number: Any) -> int | None:
+    """A float as an integer whose products with sizes f64 has all digits of; None if it is none."""
+    value = float(number)
+    return int(value) if value.is_integer() and abs(value) <= 2**20 else None
 
 
 def _known_equalities(facts: ShapeFacts) -> tuple[Equalities, Mapping[str, Any]]:

@@ -17,6 +17,8 @@ from nearhint_rules.expr import Int
 from nearhint_rules.program import Arg
 
 Rule: TypeAlias = Callable[[Call], Loops]
+_LARGEST_WHOLE = 2**31
+"""Floats that count as the integers that they are: so far, f64 has all sums of a few."""
 
 
 def _filled(names: str, number: Number | None = None) -> Rule:
@@ -101,10 +103,11 @@ def _linspace(call: Call) -> Loops:
 
 
 def _arange(names: str, **defaults: Arg) -> Rule:
-    """start, start + step, ...; integers only, so that no rounding is involved."""
+    """start, start + step, ...; whole numbers only, so that no rounding is involved."""
 
     def rule(call: Call) -> Loops:
         call.bind(names.split(), {"start": Int(0), "step": Int(1), "dtype": None, **defaults})
+        call.arguments |= {name: _whole(call[name]) for name in ("start", "step")}
         shape, dtype, step = call.out.shape, call.out.dtype, call.integer("step")
         if len(shape) != 1 or dtype == "bool":
             raise Unlowerable("an arange of another rank")
@@ -122,6 +125,13 @@ def _arange(names: str, **defaults: Arg) -> Rule:
         return call.loops(shape, frozenset(), build)
 
     return rule
+
+
+def _whole(arg: Arg) -> Arg:
+    """A float that is a small integer as that integer; any other argument as it is."""
+    if isinstance(arg, float) and arg.is_integer() and abs(arg) <= _LARGEST_WHOLE:
+        return Int(int(arg))
+    return arg
 
 
 def _triangle(comparison: str) -> Rule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -93,6 +94,36 @@ def test_floor_division_and_extremes_convert(captured: Capture) -> None:
     exprs = {ex.to_text(size) for node in program.nodes for out in node.outputs
              if isinstance(out, TensorType) for size in out.shape}  # fmt: skip
     assert any("//" in text for text in exprs)
+
+
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [
+        (lambda x: x[:, : math.ceil(x.shape[1] / 4)], "(// (+ s1 3) 4)"),
+        (lambda x: x[:, : math.floor(x.shape[1] / 4)], "(// s1 4)"),
+        (lambda x: x[:, : int(x.shape[1] / 4)], "(// s1 4)"),
+        (
+            lambda x: torch.arange(0.0, 2.0 * x.shape[1] + 1, 2.0) + x[:, :1],
+            "(+ s1 1)",
+        ),
+        (lambda x: torch.arange(x.shape[1], 0, -3.0) * x[:, :1], "(// (+ s1 2) 3)"),
+    ],
+)
+def test_quotients_that_are_rounded_are_expressions(
+    captured: Capture, function: Callable[[Tensor], Tensor], size: str
+) -> None:
+    (found,) = captured(lambda x: function(x) * 2, (torch.randn(9, 23),))
+    assert found.computed == ()
+    made = found.program.nodes[-1].outputs[0]
+    assert isinstance(made, TensorType)
+    assert ex.to_text(made.shape[1]) == size
+
+
+def test_a_quotient_that_may_be_negative_has_no_expression_where_it_is_cut(
+    captured: Capture,
+) -> None:
+    (found,) = captured(lambda x: x[:, : int((5 - x.shape[1]) / 4)] * 2, (torch.randn(9, 23),))
+    assert not isinstance(found.program.nodes[-1].outputs[0], TensorType)
 
 
 def test_what_the_grammar_lacks_becomes_a_symbol_that_the_client_computes(

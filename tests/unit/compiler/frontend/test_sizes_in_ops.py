@@ -23,13 +23,15 @@ from nearhint_rules.plan import RunNodes
 I64, I32 = torch.int64, torch.int32
 
 
-def served(function: Callable[..., Tensor], *args: Tensor) -> tuple[Lowered, list[str]]:
+def served(
+    function: Callable[..., Tensor], *args: Tensor, dynamic: bool = True
+) -> tuple[Lowered, list[str]]:
     """Captures, lowers, runs, compares with eager; also which ops stay as they are."""
 
     def listed(*given: Any) -> tuple[Tensor]:
         return (function(*given),)
 
-    recorded = record(listed, *args)
+    recorded = record(listed, *args, dynamic=dynamic)
     program = recorded.captured.program
     lowered = lower(program, target_kind="cpu")
     close(run_captured(lowered, recorded).results[0], function(*args))
@@ -92,3 +94,30 @@ def test_what_is_made_even_is_one_kernel(
     assert left == []
     assert len(lowered.kernels) == 1
     assert_lowering_is_right(lowered)
+
+
+COUNTED: dict[str, Callable[[Tensor], Tensor]] = {
+    "down": lambda x: x + torch.arange(x.shape[1] - 1, -1, -1.0),
+    "through nothing": lambda x: x.sum(1) + torch.arange(1 - x.shape[0], 1, 1.0),
+    "between floats": lambda x: x * torch.arange(-3.0, x.shape[1] - 3.0, dtype=torch.float64),
+    "integers": lambda x: x * torch.arange(0.0, 2.0 * x.shape[1], 2.0, dtype=I64),
+}
+LEFT: dict[str, Callable[[Tensor], Tensor]] = {
+    "halves": lambda x: x + torch.arange(0.5, x.shape[1], 1),
+    "steps beyond all digits": lambda x: x + torch.arange(0.0, 4e10, 1e10)[-1],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize("name", COUNTED)
+def test_whole_floats_are_counted_in_a_kernel(name: str, dynamic: bool) -> None:
+    lowered, left = served(COUNTED[name], drawn(30, 6), dynamic=dynamic)
+    assert left == []
+    assert len(lowered.kernels) == 1
+    assert_lowering_is_right(lowered)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_counted_with_roundings_is_eager_s(name: str) -> None:
+    _, left = served(LEFT[name], drawn(30, 6))
+    assert [op for op in left if op.startswith("aten.arange")]
