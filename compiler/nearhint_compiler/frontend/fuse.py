@@ -18,7 +18,7 @@ a launch go back to being opaque. `attempts` fuses a graph with some of its loop
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.joins import JOINS
@@ -322,7 +322,10 @@ class Fusion:
             last = {node for member in units.members[unit] for node in reading.get(member, ())}
             last -= {*units.members[unit]}
             places = {reader: self._places_in(unit, reader) for reader in into}
-            if is_cheap(graph, nodes, copies=len(into), broadcast=larger, into=last) and work.takes(
+            copies = len(into)
+            if self._is_read_once(unit, places):
+                copies, larger = 1, False
+            if is_cheap(graph, nodes, copies=copies, broadcast=larger, into=last) and work.takes(
                 unit, places
             ):
                 gone.add(unit)
@@ -357,6 +360,13 @@ class Fusion:
                 if graph.producers[graph.root(read.value)] in members[unit]
             }
         )
+
+    def _is_read_once(self, unit: int, places: Mapping[int, int]) -> bool:
+        """Whether readers on a GPU take no more elements of a unit than it has, as slices do."""
+        if self.graph.tensor(self.graph.starts[unit]).device != "cuda":
+            return False
+        taken = ex.add(*(ex.mul(n, self.spaces[reader].numel) for reader, n in places.items()))
+        return ix.is_nonnegative(ex.sub(self.spaces[unit].numel, taken), self.graph.ranges)
 
     def _is_table(self, unit: int) -> bool:
         """Whether some loop looks up elements of what a unit computes."""

@@ -120,6 +120,20 @@ def test_rows_that_are_strewn_or_read_again_are_copied_apart(
     assert len(launched_nodes(check(function, drawn(5, 3, 16)))) == 2
 
 
+@pytest.mark.parametrize(("target_kind", "kernels"), [("cuda", 1), ("cpu", 2)])
+def test_what_two_slices_share_is_computed_where_it_is_read_on_a_gpu(
+    target_kind: str, kernels: int
+) -> None:
+    def packed(x: Tensor) -> Tensor:
+        steps = (x / 3.0 + 1.0).round().clamp(-8, 7).abs().sqrt().to(torch.int32)
+        return (steps[:, ::2] & 15) | ((steps[:, 1::2] & 15) << 4)
+
+    lowered = check(packed, drawn(9, 16), dynamic=False, target_kind=target_kind)
+    assert len(launched_nodes(lowered)) == kernels
+    both = check(lambda x: torch.cat((x.exp(), x.exp() * 2)), drawn(9, 16), target_kind="cuda")
+    assert len(launched_nodes(both)) == 1
+
+
 def results_of_experts(
     rows: Tensor, places: Tensor, residual: Tensor, w: Tensor
 ) -> tuple[Tensor, Tensor]:
