@@ -65,9 +65,48 @@ def size_bytes(program: pr.Program, sizes: Mapping[str, int]) -> int:
     )
 
 
-def check_memory(program: pr.Program, sizes: Mapping[str, int], *, limit_bytes: int) -> None:
-    """Raises `MemoryLimitExceeded` before anything is allocated."""
-    needed = size_bytes(program, sizes)
+def peak_bytes(program: pr.Program, sizes: Mapping[str, int]) -> int:
+    """Bytes that are alive at once while a Program runs that keeps its inputs, and frees what was
+    read for the last time; a view keeps what it is of.
+    """
+    owner = list(range(len(program.inputs)))
+    for node in program.nodes:
+        aliased = dict(node.aliases)
+        count = len(owner)
+        for position in range(len(node.outputs)):
+            of = aliased.get(position)
+            owner.append(count + position if of is None else owner[of])
+    last = dict.fromkeys(owner, -1)
+    for index, node in enumerate(program.nodes):
+        last.update((owner[value], index) for value in node.inputs)
+    kept = [value for value in program.outputs if value is not None]
+    kept += range(len(program.inputs))
+    last.update((owner[value], len(program.nodes)) for value in kept)
+    weights = [
+        tensor_spec(kind, sizes).size_bytes
+        if isinstance(kind, pr.TensorType) and owner[value] == value
+        else 0
+        for value, kind in enumerate(pr.value_types(program))
+    ]
+    alive = most = sum(weights[: len(program.inputs)])
+    value = len(program.inputs)
+    for index, node in enumerate(program.nodes):
+        made = range(value, value + len(node.outputs))
+        value = made.stop
+        alive += sum(weights[made.start : made.stop])
+        most = max(most, alive)
+        read = {owner[each] for each in (*node.inputs, *made)}
+        alive -= sum(weights[each] for each in read if last[each] <= index)
+    return most
+
+
+def check_memory(
+    program: pr.Program, sizes: Mapping[str, int], *, limit_bytes: int, frees: bool = False
+) -> None:
+    """Raises `MemoryLimitExceeded` before anything is allocated, if all values are kept or, where a
+    run `frees` what it has read, if those are too much that are alive at once.
+    """
+    needed = (peak_bytes if frees else size_bytes)(program, sizes)
     if needed > limit_bytes:
         raise MemoryLimitExceeded(
             f"{needed} bytes at {dict(sizes)}, at most {limit_bytes}",

@@ -18,6 +18,7 @@ from nearhint_daemon.workers.inputs import (
     as_tensor,
     check_memory,
     flat_storage,
+    peak_bytes,
     random_tensor,
     random_values,
     tensor_spec,
@@ -368,6 +369,21 @@ def test_bytes_are_counted_before_anything_is_allocated() -> None:
     with pytest.raises(MemoryLimitExceeded):
         check_memory(norm(), huge, limit_bytes=1 << 40)
     check_memory(norm(), SIZES, limit_bytes=1 << 20)
+
+
+def test_a_run_that_frees_what_it_has_read_needs_what_is_alive_at_once() -> None:
+    """Of a chain: what is given, what is read, and what is made of that; a view keeps its own."""
+    x, turned = tensor(S0, S1), tensor(S1, S0)
+    chain = [node("mul.Tensor", pr.Ref(value), 2.0, makes=(x,)) for value in range(6)]
+    view = pr.Node("aten.t.default", (pr.Ref(6),), (), (6,), (turned,), ((0, 6),))
+    last = node("exp.default", pr.Ref(7), makes=(turned,))
+    symbols = (pr.Symbol("s0", 1, 64), pr.Symbol("s1", 1, 64))
+    program = pr.Program(symbols, (x,), (*chain, view, last), (8,))
+    one = 4 * SIZES["s0"] * SIZES["s1"]
+    assert peak_bytes(program, SIZES) == 3 * one
+    check_memory(program, SIZES, limit_bytes=3 * one, frees=True)
+    with pytest.raises(MemoryLimitExceeded):
+        check_memory(program, SIZES, limit_bytes=3 * one)
     assert tensor_spec(tensor(S0, 3), {"s0": 0}).size_bytes == 0
 
 
