@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,6 +54,12 @@ def daemon(tmp_path: Path) -> Iterator[DemoDaemon]:
         yield found
 
 
+def untuned() -> dict[str, Mapping[str, str]]:
+    """By tier the Kernels that are not tuned once all is settled, and why."""
+    report = nearhint.settle(timeout_s=SETTLE_S)
+    return {tier: found for tier, found in (("T0", report.at_t0), ("T1", report.at_t1)) if found}
+
+
 def served_right(kernel: Function, *others: Tensor) -> list[tuple[int, ...]]:
     """The tiers of calls at all of `ROWS`, whose results are right."""
     with watch() as reports:
@@ -75,7 +81,8 @@ def test_a_device_that_was_full_is_tuned_on_when_it_has_room(
         settled()
     with full(FIRST):
         served_right(kernel, *others)
-        assert nearhint.settle(timeout_s=SETTLE_S).at_t0
-    asyncio.run(until(lambda: not nearhint.settle(timeout_s=SETTLE_S).at_t0))
+        # What was compiled before serves at sizes that were never measured.
+        assert ("T1" if begun else "T0") in untuned()
+    asyncio.run(until(lambda: not untuned()))
     assert served_right(kernel, *others) == [(0, 0, 2)] * len(ROWS)
     assert daemon.status().quarantined == 0
