@@ -254,16 +254,19 @@ class Emitter:
             raise Unlowerable("an integer division by a divisor that is not known")
 
     def _is_size(self, index: Expr) -> bool:
-        """Whether an integer is a product of sizes of which there cannot be none.
+        """Whether an integer is a sum of products of sizes of which there cannot be none.
 
         Such a one is so in a Kernel as well; what else is positive is not always, as one less than
         a size of at least 2, which a Kernel does not know.
         """
-        number, powers = ix.factors_of(index)
-        known = self.ranges.symbols
-        return number > 0 and all(
-            isinstance(atom, ex.Sym) and atom.name in known and (known[atom.name][0] or 0) >= 1
-            for atom in powers
+        known, terms = self.ranges.symbols, [ix.factors_of(term) for term in ix.terms_of(index)]
+        return bool(terms) and all(
+            number > 0
+            and all(
+                isinstance(atom, ex.Sym) and atom.name in known and (known[atom.name][0] or 0) >= 1
+                for atom in powers
+            )
+            for number, powers in terms
         )
 
     def reduce(self, kind: str, operand: Value) -> Value:

@@ -141,7 +141,8 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
             r, warps = block
             yield from walked(facts, "split", r=r, splits=even, warps=warps)
         (r, warps), stored = STORED_BLOCK, STORED_HELD * facts.processors // rows
-        is_stored = not (is_read or facts.has_scan) and facts.itemsize > 2
+        is_row = len(facts.reduced) == 1 and not facts.has_scan
+        is_stored = is_row and not is_read and facts.itemsize > 2
         if is_stored and STORED_STEPS * r * stored <= facts.length:
             yield from walked(facts, "split", r=r, splits=stored, warps=warps)
         for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
