@@ -21,7 +21,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Free, Launch, RunNodes
-from nearhint_rules.program import DType, FloatType, IntType
+from nearhint_rules.program import DType, FloatType, IntType, Ref
 
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 I64, I32, I8, U8, BOOL = torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool
@@ -233,17 +233,22 @@ def test_a_size_that_is_a_value_in_half_precision_is_rounded_to_it() -> None:
     assert_lowering_is_right(lowered)
 
 
-WIDE_NUMBER, NUMBER = tensor(dtype="f64"), tensor()
+NUMBER = tensor()
 ON_DEVICE = tensor(S0, S1, device="cuda")
+
+
+def scaled_by_square(build: Builder) -> tuple[Ref, Ref, Ref, Ref]:
+    """A tensor on a device and a number of f64 beside it; the square in f32, and the product."""
+    x, given = build.input(S0, S1, device="cuda"), build.input(dtype="f64")
+    converted = build.call("prims.convert_element_type.default", given, DType("f32"), out=NUMBER)
+    square = build.call("aten.mul.Tensor", converted, converted, out=NUMBER)
+    return x, given, square, build.call("aten.mul.Tensor", x, square, out=ON_DEVICE)
 
 
 def test_numbers_on_the_host_are_converted_in_the_kernels_that_take_them() -> None:
     """As a float that is a global of Python's comes: beside a device each op would be a call."""
     build = Builder()
-    x, given = build.input(S0, S1, device="cuda"), build.input(dtype="f64")
-    converted = build.call("prims.convert_element_type.default", given, DType("f32"), out=NUMBER)
-    square = build.call("aten.mul.Tensor", converted, converted, out=NUMBER)
-    scaled = build.call("aten.mul.Tensor", x, square, out=ON_DEVICE)
+    x, given, _, scaled = scaled_by_square(build)
     lowered = lower(build.program(scaled), target_kind="cuda")
     (launch,) = lowered.plan.steps
     assert isinstance(launch, Launch)
@@ -255,10 +260,7 @@ def test_numbers_on_the_host_are_converted_in_the_kernels_that_take_them() -> No
 
 def test_numbers_on_the_host_that_are_results_are_made_there() -> None:
     build = Builder()
-    x, given = build.input(S0, S1, device="cuda"), build.input(dtype="f64")
-    converted = build.call("prims.convert_element_type.default", given, DType("f32"), out=NUMBER)
-    square = build.call("aten.mul.Tensor", converted, converted, out=NUMBER)
-    scaled = build.call("aten.mul.Tensor", x, square, out=ON_DEVICE)
+    x, _, square, scaled = scaled_by_square(build)
     lowered = lower(build.program(scaled, square), target_kind="cuda")
     first, launch = (step for step in lowered.plan.steps if not isinstance(step, Free))
     assert first == RunNodes((0, 1))
