@@ -8,7 +8,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearhint_compiler.frontend.fuse import Units
+from nearhint_compiler.frontend.units import Units
 from nearhint_compiler.frontend.lower import Graph
 
 NODES = 12

@@ -78,7 +78,7 @@ class _Builder:
         """The element `index` of `value`: computed here, or loaded."""
         root, index = self.graph.root_index(value, index, self.ranges)
         node = self.graph.producers[root]
-        if node in self.group.nodes:
+        if node in self.group.nodes and node not in self.group.inlined:
             return self.result(root)
         if node in self.inlined:
             return self.compute(node, index, depth + 1)[root - self.graph.starts[node]]
@@ -163,7 +163,7 @@ def build_kernel(graph: Graph, fused: Fused, group: Group, *, stored: Sequence[i
 
     Raises `InvalidKernel` or `Unlowerable` where the group cannot be one after all.
     """
-    builder = _Builder(graph, group, fused.inlined)
+    builder = _Builder(graph, group, fused.inlined | group.inlined)
     for node in group.nodes:
         place = loop_index(graph.loops[node], group.space, graph.ranges)
         if place is not None:

@@ -18,7 +18,7 @@ a launch go back to being opaque. `attempts` fuses a graph with some of its loop
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.joins import JOINS
@@ -26,7 +26,9 @@ from nearhint_compiler.frontend.loops import BROADCAST, LOOKED_UP, Loops, Read, 
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
+from nearhint_compiler.frontend.units import Units
 from nearhint_compiler.frontend.worth import (
+    WORK_LIMIT,
     Work,
     is_cheap,
     is_light,
@@ -45,7 +47,10 @@ READER_LIMIT = 4
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Loops that become one Kernel: members in order, and what is recomputed inside."""
+    """Loops that become one Kernel: members in order, and what is recomputed inside.
+
+    What is both is computed at each place at which a member reads it.
+    """
 
     nodes: tuple[int, ...]
     space: Space
@@ -62,77 +67,6 @@ class Fused:
     graph: Graph
     groups: tuple[Group, ...]
     inlined: frozenset[int]
-
-
-class Units:
-    """Which unit a node is in, and the units in an order that their dependencies agree with.
-
-    A join looks at the units between the two in that order and at no others, so that fusing a long
-    Program takes time in proportion to its length.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        count = len(graph.before)
-        self.unit_of = list(range(count))
-        self.members: dict[int, list[int]] = {}
-        self._order = list(range(count))
-        self._place = list(range(count))
-        self._direct: dict[int, set[int]] = {}
-        # Transitive dependencies of the members as the graph has them, as bit sets of nodes.
-        self._own: dict[int, int] = {}
-        self._above: dict[int, int] = {}
-        for node, before in enumerate(graph.before):
-            if node in graph.views:
-                continue
-            self.members[node] = [node]
-            self._direct[node] = set(before)
-            self._own[node] = 1 << node
-            above = 0
-            for earlier in before:
-                above |= self._own[earlier] | self._above[earlier]
-            self._above[node] = above
-
-    def direct(self, unit: int) -> set[int]:
-        """The units that `unit` depends on directly."""
-        return {self.unit_of[node] for node in self._direct[unit]} - {unit}
-
-    def in_order(self, units: Iterable[int]) -> list[int]:
-        """`units` so that each comes after all that it depends on."""
-        return sorted(units, key=self._place.__getitem__)
-
-    def can_join(self, left: int, right: int) -> bool:
-        """Whether no third unit lies between the two."""
-        first, last = self.in_order((left, right))
-        between = self.direct(last) - {first}
-        if any(self._above[unit] & self._own[first] for unit in between):
-            return False  # the graph alone says so: nothing needs to be searched
-        return between.isdisjoint(self._dependents(first, last))
-
-    def join(self, left: int, right: int) -> None:
-        """Makes `right` part of `left`; they can be joined."""
-        first, last = self.in_order((left, right))
-        behind = self._dependents(first, last)
-        window = range(self._place[first], self._place[last] + 1)
-        others = [unit for unit in (self._order[place] for place in window) if unit != first]
-        before = [unit for unit in others if unit != last and unit not in behind]
-        after = [unit for unit in others if unit in behind]
-        for node in self.members[right]:
-            self.unit_of[node] = left
-        self.members[left] = sorted(self.members[left] + self.members.pop(right))
-        self._own[left] |= self._own.pop(right)
-        self._above[left] |= self._above.pop(right)
-        self._direct[left] |= self._direct.pop(right)
-        for place, unit in zip(window, (*before, right, left, *after), strict=True):
-            self._order[place] = unit
-            self._place[unit] = place
-
-    def _dependents(self, first: int, last: int) -> set[int]:
-        """The units between two in the order that depend on the first."""
-        found = {first}
-        for unit in self._order[self._place[first] + 1 : self._place[last]]:
-            if unit in self.members and not found.isdisjoint(self.direct(unit)):
-                found.add(unit)
-        return found - {first}
 
 
 @dataclass
@@ -241,9 +175,7 @@ class Fusion:
         """Whether all that the members read of each other is at hand at the same point."""
         left_nodes, right_nodes = self.units.members[left], self.units.members[right]
         nodes = {*left_nodes, *right_nodes}
-        if len(space.reduced_dims) != 1 and any(self.graph.loops[n].has_scan for n in nodes):
-            return False
-        if len(self._inputs(nodes)) > INPUT_LIMIT:
+        if not self._is_possible(nodes, space):
             return False
         same = self.spaces[left] == self.spaces[right] == space
         for node in sorted(nodes):
@@ -258,6 +190,12 @@ class Fusion:
                 if inside and (crossing or not same) and not self._reads_here(node, read, space):
                     return False
         return True
+
+    def _is_possible(self, nodes: set[int], space: Space) -> bool:
+        """Whether a space, and the inputs that there may be, are enough for these nodes."""
+        if len(space.reduced_dims) != 1 and any(self.graph.loops[n].has_scan for n in nodes):
+            return False
+        return len(self._inputs(nodes)) <= INPUT_LIMIT
 
     def _inputs(self, nodes: set[int]) -> set[int]:
         roots = {
@@ -387,6 +325,8 @@ class Fusion:
         found: set[int] = set()
         readers = self._readers()
         for unit in self.units.in_order(self.spaces.keys() - gone):
+            if unit not in self.spaces:
+                continue
             into: set[int] = set()
             stack = [*readers.get(unit, ())]
             while stack:
@@ -397,7 +337,12 @@ class Fusion:
                     into.add(reader)
             if self.spaces[unit].reduced_dims and len(into) == 1 and not self._is_table(unit):
                 (reader,) = into
-                left = self._left_to(unit, reader, inlined[reader], needed)
+                again, is_smaller = self._computed_again(unit, reader, inlined[reader])
+                if again and self._try_rejoin(unit, reader, again, inlined, gone):
+                    found |= again - needed
+                    readers = self._readers()
+                    continue
+                left = again if is_smaller and not again & needed else frozenset[int]()
                 kept = self._without(unit, left)
                 if not is_worth_a_launch(self.graph, kept, inlined[unit]):
                     continue  # what runs as it is takes its arguments from memory
@@ -406,10 +351,67 @@ class Fusion:
                 self.units.members[unit] = kept
         return frozenset(found)
 
-    def _left_to(
-        self, unit: int, reader: int, inlined: Collection[int], needed: set[int]
-    ) -> frozenset[int]:
-        """The members that `reader` computes again, if it reads and costs less than the result."""
+    def _try_rejoin(
+        self,
+        unit: int,
+        reader: int,
+        left: frozenset[int],
+        inlined: dict[int, set[int]],
+        gone: Collection[int],
+    ) -> bool:
+        """Joins what reduces rows with the reader that takes elements elsewhere in the same rows.
+
+        What is `left` is computed again there, as heads are that are normed and then rotated.
+        """
+        again = {*inlined[unit], *inlined[reader], *left}
+        if not self.units.can_join(unit, reader, through=gone):
+            return False
+        nodes = {*self.units.members[unit], *self.units.members[reader]}
+        space = unify(self.spaces[unit], self.spaces[reader])
+        if space is None or len(nodes | again) > MEMBER_LIMIT:
+            return False
+        if not self._is_possible(nodes | again, space) or not self._finds_all(nodes, again, space):
+            return False
+        self.units.join(unit, reader)
+        self.spaces[unit] = space
+        del self.spaces[reader]
+        inlined[unit] = again
+        return True
+
+    def _finds_all(self, nodes: Collection[int], again: Collection[int], space: Space) -> bool:
+        """Whether `nodes`, and what is computed `again` for them, find the others at hand.
+
+        Those that are computed once are, at the point at which they are.
+        """
+        graph, ranges = self.graph, space.ranges(self.graph.ranges)
+        places = {node: self.place(node, space) for node in nodes}
+        stack = [*places.items()]
+        seen = set(stack)
+        while stack:
+            node, place = stack.pop()
+            if place is None or len(seen) > len(nodes) + WORK_LIMIT:
+                return False
+            for read in graph.loops[node].reads:
+                producer = graph.producers[graph.root(read.value)]
+                if producer not in again and producer not in nodes:
+                    continue
+                if read.looks_up:
+                    return False
+                root, index = graph.root_index(
+                    read.value, read_index(graph, read, place, ranges), ranges
+                )
+                if producer not in again:
+                    if index != output_index(graph, root, space, places[producer]):
+                        return False
+                elif (producer, index) not in seen:
+                    seen.add((producer, index))
+                    stack.append((producer, index))
+        return True
+
+    def _computed_again(
+        self, unit: int, reader: int, inlined: Collection[int]
+    ) -> tuple[frozenset[int], bool]:
+        """The members that `reader` can compute again, and if it reads less so than the result."""
         graph, space, members = self.graph, self.spaces[unit], self.units.members
         read = {
             graph.producers[graph.root(each.value)]
@@ -433,12 +435,12 @@ class Fusion:
                 elif maker not in members[unit] and _varies(graph.loops[node], each):
                     sources.add((root, each.dims, each.windows))
         if graph.tensor(graph.starts[unit]).device != "cuda" or not is_light(graph, found):
-            return frozenset()
-        if found & needed or not all(graph.loops[node].is_pointwise for node in found):
-            return frozenset()
+            return frozenset(), False
+        if not all(graph.loops[node].is_pointwise for node in found):
+            return frozenset(), False
         result_bytes = sum(DTYPES[graph.tensor(graph.starts[node]).dtype] for node in wanted)
         source_bytes = sum(DTYPES[graph.tensor(root).dtype] for root, *_ in sources)
-        return frozenset(found) if source_bytes < 2 * result_bytes else frozenset()
+        return frozenset(found), source_bytes < 2 * result_bytes
 
     def _is_whole(self, node: int, space: Space) -> bool:
         """Whether a member has an element for each point of its space, and not one a row."""
