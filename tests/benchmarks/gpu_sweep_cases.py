@@ -18,6 +18,7 @@ from tests.benchmarks.gpu_sweep_mixed import MIXED_SWEEPS
 from tests.benchmarks.gpu_sweep_others import OTHER_SWEEPS
 from tests.benchmarks.gpu_sweep_served import SERVED_SWEEPS
 from tests.benchmarks.gpu_sweep_strided import STRIDED_SWEEPS
+from tests.benchmarks.gpu_sweep_trained import TRAINED_SWEEPS
 from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone, starts_of
 
 from nearhint_rules.hints import bucket
@@ -79,6 +80,7 @@ FUNCTIONS: dict[str, tuple[Sweep, ...]] = {
     "strided": STRIDED_SWEEPS,
     "served": SERVED_SWEEPS,
     "mixed": MIXED_SWEEPS,
+    "trained": TRAINED_SWEEPS,
 }
 FUNCTIONS["all"] = tuple(sweep for sweeps in FUNCTIONS.values() for sweep in sweeps)
 """Sets of sweeps; no two sweeps have one title."""

@@ -20,7 +20,7 @@ from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Sym
 from nearhint_rules.plan import MakeView
-from nearhint_rules.program import FloatType, IntType, TensorType
+from nearhint_rules.program import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,8 @@ def opaque_nodes(graph: Graph, fused: Fused) -> frozenset[int]:
     for node in reversed(range(len(nodes))):
         if node in inside or node in graph.views:
             continue
-        makes_numbers = all(isinstance(kind, IntType | FloatType) for kind in nodes[node].outputs)
-        can_drop = (makes_numbers or node in graph.loops) and not (
-            nodes[node].mutates or nodes[node].has_randomness
-        )
+        has_effects = nodes[node].mutates or nodes[node].has_randomness
+        can_drop = graph.makes_numbers(node) or (node in graph.loops and not has_effects)
         if can_drop and not read.intersection(graph.values_of(node)):
             continue
         found.add(node)

@@ -477,12 +477,19 @@ class Fusion:
         return found
 
     def _needed(self) -> set[int]:
-        """Loops that something other than a loop reads, or whose storage orders matter."""
-        graph = self.graph
+        """Loops that something other than a loop reads, or whose storage orders matter.
+
+        What reads a size of them that is known anyhow will not run.
+        """
+        graph, nodes = self.graph, self.graph.program.nodes
         values: list[int] = [value for value in graph.program.outputs if value is not None]
-        for index, node in enumerate(graph.program.nodes):
-            if index not in graph.loops and index not in graph.views:
-                values.extend(node.inputs)
+        read = {*values}.union(*(node.inputs for node in nodes))
+        for index, node in enumerate(nodes):
+            if index in graph.loops or index in graph.views:
+                continue
+            if graph.makes_numbers(index) and read.isdisjoint(graph.values_of(index)):
+                continue
+            values.extend(node.inputs)
         found = {graph.producers[graph.root(value)] for value in values}
         return found | graph.unmovable
 

@@ -32,6 +32,8 @@ from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression, InvalidProgram
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import (
+    FloatType,
+    IntType,
     Program,
     TensorType,
     ValueType,
@@ -91,6 +93,14 @@ class Graph:
         """The values that a node makes."""
         start = self.starts[node]
         return range(start, start + len(self.program.nodes[node].outputs))
+
+    def makes_numbers(self, node: int) -> bool:
+        """Whether a node makes nothing but numbers, which may be sizes that are known anyhow."""
+        found = self.program.nodes[node]
+        has_effects = found.mutates or found.has_randomness
+        return not has_effects and all(
+            isinstance(kind, IntType | FloatType) for kind in found.outputs
+        )
 
     def root(self, value: int) -> int:
         """The value that `value` is a view of, through all views; itself if it is none."""

@@ -1,4 +1,4 @@
-"""The second set of functions, and the fifth to the seventh: each is right, and few Kernels."""
+"""The second set of functions, and the fifth to the eighth: each is right, and few Kernels."""
 
 from __future__ import annotations
 
@@ -19,22 +19,36 @@ KERNELS = {
     "balance": 2,
     "state_step": 2,
     "normed_rotary": 2,
+    "gated_residual": 2,
+    "merged_attention": 2,
+    "nibbles_of_groups": 2,
 }
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
 so are weights, and what is heavy of all rows; what is needed of a row is known when it was read,
 and what is normed is read at two places.
 """
-JOINED = {"join", "lower_triangle", "reversed_cumsum", "embedded_times"}
+JOINED = {
+    "join",
+    "lower_triangle",
+    "reversed_cumsum",
+    "embedded_times",
+    "patches",
+    "shifted_windows",
+}
 """What eager turns round, cuts or joins on a CPU, as fast as any Kernel."""
 STEPPED = {"likely_tokens", "quantised_norm", "quantised_swiglu"}
 """What has steps, but is no integer: the next number of eight bits, a least probability."""
-SMALL = {"doubled": (2, 3, 5, 4), "repeated_heads": (2, 3, 5, 8)}
+SMALL = {"upsampled": (2, 3, 5, 4), "doubled": (2, 3, 5, 4), "repeated_heads": (2, 3, 5, 8)}
 """Sizes of what is larger than its sizes say."""
 
 
 @pytest.mark.parametrize(
     "sweep",
-    [sweep for name in ("others", "strided", "served", "mixed") for sweep in sweeps_of("a", name)],
+    [
+        sweep
+        for name in ("others", "strided", "served", "mixed", "trained")
+        for sweep in sweeps_of("a", name)
+    ],
     ids=lambda sweep: sweep.title,
 )
 def test_each_other_function_is_right_and_one_kernel(sweep: Sweep) -> None:
