@@ -33,7 +33,6 @@ JOINED = {
     "reversed_cumsum",
     "embedded_times",
     "patches",
-    "shifted_windows",
 }
 """What eager turns round, cuts or joins on a CPU, as fast as any Kernel."""
 STEPPED = {"likely_tokens", "quantised_norm", "quantised_swiglu"}
