@@ -20,7 +20,6 @@ NEAR = 100
 LEAST_SCALE = 1e-4
 LEARNING_RATE, DECAY, FIRST_BETA, SECOND_BETA = 1e-3, 0.1, 0.9, 0.99
 KEPT = 0.9
-BUCKETS = 32
 
 
 def adaptive_norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -133,7 +132,7 @@ def softmax_by_buckets(scores: Tensor, table: Tensor, buckets: Tensor) -> Tensor
 def bucketed(arguments: list[Tensor]) -> list[Tensor]:
     """Prepares the arguments of `softmax_by_buckets`."""
     scores, table, buckets = arguments
-    return [scores, table, (buckets.float().abs() * 1000).to(torch.int64) % BUCKETS]
+    return [scores, table, (buckets.float().abs() * 1000).to(torch.int64) % table.shape[0]]
 
 
 def patches(images: Tensor) -> Tensor:
@@ -248,7 +247,7 @@ def two_heads_and_sums(rows: int, heads: int, columns: int) -> tuple[Shape, ...]
 
 
 def scores_table_and_buckets(rows: int, heads: int, queries: int, keys: int) -> tuple[Shape, ...]:
-    return ((rows, heads, queries, keys), (BUCKETS, heads), (queries, keys))
+    return ((rows, heads, queries, keys), (queries, heads), (queries, keys))
 
 
 def images_last(rows: int, height: int, width: int, channels: int) -> tuple[Shape, ...]:
