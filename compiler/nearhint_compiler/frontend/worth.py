@@ -34,9 +34,14 @@ HEAVY = frozenset(
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""
 
-QUICK = frozenset(f"aten.{name}" for name in ("exp", "exp2", "log", "log2", "sigmoid", "silu"))
-"""Of those, what a GPU has instructions for: one for each element that memory has to bring and take
-is no time."""
+QUICK = frozenset(
+    f"aten.{name}" for name in ("exp", "exp2", "log", "log2", "sigmoid", "silu", "tanh")
+)
+"""Of those, what a GPU has instructions for, or takes few: one for each element that memory has to
+bring and take is no time."""
+PARTS = 2
+"""Of what is heavy, so much may be computed for parts that a GPU joins, of which one is used: joined
+from memory, cosines beside sines took 1.3 times as long (`gpu_sweep --cases embedded_times`)."""
 MOVES = frozenset({"aten.constant_pad_nd.default", "aten.flip.default"})
 """Joins that read each element of their one input once, and what is beyond it seldom."""
 
@@ -100,7 +105,8 @@ def is_cheap(
     if copies == 1 and graph.tensor(graph.starts[nodes[0]]).device == "cuda":
         if readers <= MOVES:
             return True
-        if len(heavy) == 1 and QUICK.issuperset(heavy):
+        is_quick = len(heavy) == 1 and QUICK.issuperset(heavy)
+        if is_quick or (readers <= JOINS.keys() and len(heavy) <= PARTS):
             heavy = []
     is_part = copies == 1 and readers <= JOINS.keys()
     work = [node for node in nodes if graph.loops[node].reads]

@@ -153,17 +153,34 @@ def test_a_heavy_producer_is_not_computed_again_for_each_row() -> None:
     ("function", "target_kind", "kernels"),
     [
         (torch.sigmoid, "cuda", 1),
+        (torch.tanh, "cuda", 1),
         (torch.sigmoid, "cpu", 2),
         (torch.sin, "cuda", 2),
         (lambda y: torch.exp(torch.exp(y)), "cuda", 2),
     ],
-    ids=["sigmoid", "sigmoid on a CPU", "sine", "two"],
+    ids=["sigmoid", "hyperbolic tangent", "sigmoid on a CPU", "sine", "two"],
 )
 def test_what_a_gpu_has_an_instruction_for_is_computed_again_for_each_row(
     function: Callable[[Tensor], Tensor], target_kind: str, kernels: int
 ) -> None:
     lowered = check(lambda x, y: x * function(y), drawn(90, 80), drawn(80), target_kind=target_kind)
     assert len(launched_nodes(lowered)) == kernels
+
+
+def angles(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    both = x[:, None] * y
+    return both.cos(), both.sin(), both.tan()
+
+
+@pytest.mark.parametrize(("parts", "kernels"), [(2, 1), (3, 2)])
+def test_a_gpu_joins_few_heavy_parts_where_they_are_computed(parts: int, kernels: int) -> None:
+    lowered = check(
+        lambda x, y: torch.cat(angles(x, y)[:parts], -1),
+        drawn(9),
+        drawn(80),
+        target_kind="cuda",
+    )
+    assert len(lowered.kernels) == kernels
 
 
 @pytest.mark.parametrize(("target_kind", "kernels"), [("cuda", 1), ("cpu", 2)])
