@@ -434,13 +434,14 @@ class Fusion:
                     stack.append(maker)
                 elif maker not in members[unit] and _varies(graph.loops[node], each):
                     sources.add((root, each.dims, each.windows))
-        if graph.tensor(graph.starts[unit]).device != "cuda" or not is_light(graph, found):
+        if not is_light(graph, found):
             return frozenset(), False
         if not all(graph.loops[node].is_pointwise for node in found):
             return frozenset(), False
         result_bytes = sum(DTYPES[graph.tensor(graph.starts[node]).dtype] for node in wanted)
         source_bytes = sum(DTYPES[graph.tensor(root).dtype] for root, *_ in sources)
-        return frozenset(found), source_bytes < 2 * result_bytes
+        is_cuda = graph.tensor(graph.starts[unit]).device == "cuda"
+        return frozenset(found), is_cuda and source_bytes < 2 * result_bytes
 
     def _is_whole(self, node: int, space: Space) -> bool:
         """Whether a member has an element for each point of its space, and not one a row."""

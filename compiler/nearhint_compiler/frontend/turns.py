@@ -34,13 +34,29 @@ def turned_copies(fused: Fused) -> Mapping[int, Loops]:
     for node, loops in graph.loops.items():
         if graph.program.nodes[node].op not in CLONES or node in read:
             continue
-        space = spaces.get(graph.producers[graph.root(loops.reads[0].value)])
-        if space is None or not space.reduced_dims or spaces.get(node) == space:
+        space = _space_of_rows(fused, spaces, graph.producers[graph.root(loops.reads[0].value)])
+        if space is None or spaces.get(node) == space:
             continue
         order = _order_of_source(graph, loops)
         if order is not None and list(order) != sorted(order) and _keeps_rows(loops, order, space):
             found[node] = _in_order(loops, order)
     return found
+
+
+def _space_of_rows(fused: Fused, spaces: Mapping[int, Space], node: int) -> Space | None:
+    """The space of the group that reduces what `node` makes, or what that is made of."""
+    stack, seen = [node], {node}
+    while stack:
+        node = stack.pop()
+        space = spaces.get(node)
+        if space is not None and space.reduced_dims:
+            return space
+        if node in fused.inlined:
+            reads = fused.graph.loops[node].reads
+            made = {fused.graph.producers[fused.graph.root(each.value)] for each in reads} - seen
+            stack.extend(sorted(made))
+            seen |= made
+    return None
 
 
 def _order_of_source(graph: Graph, loops: Loops) -> tuple[int, ...] | None:

@@ -18,14 +18,12 @@ KERNELS = {
     "attention_pool": 2,
     "balance": 2,
     "state_step": 2,
-    "normed_rotary": 2,
     "gated_residual": 2,
     "merged_attention": 2,
     "nibbles_of_groups": 2,
 }
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
-so are weights, and what is heavy of all rows; what is needed of a row is known when it was read,
-and what is normed is read at two places.
+so are weights, and what is heavy of all rows; what is needed of a row is known when it was read.
 """
 JOINED = {
     "join",
