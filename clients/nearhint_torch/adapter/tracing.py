@@ -132,13 +132,44 @@ def aot_inference(
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """Those of `DECOMPOSED`, and of what Dynamo of torch 2.13 makes of `addcmul_(..., value=...)`.
 
-    That op is Inductor's, and is there once it is used; called, it is a product and a sum.
+    That op is Inductor's, and is there once it is used; called, it is a product and a sum. What is
+    repeated is a view as well, and a copy.
     """
     found: dict[Any, Callable[..., Any]] = dict(get_decompositions(DECOMPOSED))
+    found[torch.ops.aten.repeat.default] = _repeated
     fma = getattr(torch.ops.prims, "fma", None)
     if fma is not None:
         found[fma.default] = _product_and_sum
     return found
+
+
+def _repeated(x: torch.Tensor, repeats: Sequence[Any]) -> Any:
+    """`x.repeat(repeats)`: each repeated dim is two for a while, the copies and what they are of.
+
+    It stays one op where it repeats single elements, and new dims, alone.
+    """
+    new = len(repeats) - x.dim()
+    if new < 0:
+        return NotImplemented
+    times, sizes = repeats[new:], x.shape
+    is_split = [
+        not _is_number(count, 1) and not _is_number(size, 1)
+        for count, size in zip(times, sizes, strict=True)
+    ]
+    if not any(is_split):
+        return NotImplemented
+    wide, narrow = [*repeats[:new]], [1] * new
+    for count, size, splits in zip(times, sizes, is_split, strict=True):
+        narrow += [1, size] if splits else [size]
+        wide += [count, size] if splits else [count * size]
+    whole = [*repeats[:new], *(count * size for count, size in zip(times, sizes, strict=True))]
+    copy = x.view(narrow).expand(wide).clone(memory_format=torch.contiguous_format)
+    return copy.view(whole)
+
+
+def _is_number(size: Any, number: int) -> bool:
+    """Whether a size is known, and is `number`; of one that varies nothing is asked."""
+    return isinstance(size, int) and size == number
 
 
 def _product_and_sum(a: torch.Tensor, b: torch.Tensor | float, c: torch.Tensor) -> torch.Tensor:

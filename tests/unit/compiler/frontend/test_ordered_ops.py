@@ -149,6 +149,11 @@ JOINS: dict[str, Function] = {
     "all put": lambda x: torch.slice_scatter(x * 2, x + 1, 2),
     "a row put": lambda x: torch.select_scatter(x * 2, x[:, 0] + 1, 1, -2),
     "rows put in place": lambda x: put_in_place(x + 1),
+    "repeated": lambda x: (x + 1).repeat(2, 1, 3) * 2,
+    "repeated along a new dim": lambda x: (x + 1).repeat(3, 2, 1, 1) * 2,
+    "repeated as often as there are columns": lambda x: (x + 1).repeat(1, x.shape[2], 1) * 2,
+    "elements repeated": lambda x: (x + 1).repeat_interleave(3, -2) * 2,
+    "tiled": lambda x: torch.tile(x + 1, (2, 2)) * 2,
     "gate of a join": lambda x: functional.glu(torch.cat((x * 2, x), 1), 1),
     "reduced pad": lambda x: functional.pad(x, (1, 1)).sum(-1),
     "reduced": lambda x: torch.cat((x, x), -1).sum(-1),
@@ -168,7 +173,8 @@ IN_KERNELS = (
     "pad of two dims", "pad alone", "pad of flags", "gate of a join", "reduced pad",
     "pad less than nothing", "pad to whole blocks", "roll of two dims", "roll of three dims",
     "cat of an empty vector", "cat of nothing and all", "rows put", "rows put behind", "all put",
-    "a row put",
+    "a row put", "repeated", "repeated along a new dim", "elements repeated", "tiled",
+    "repeated as often as there are columns",
 )  # fmt: skip
 
 
@@ -177,6 +183,10 @@ def test_a_join_that_meets_arithmetic_is_part_of_its_kernel_and_never_divides(na
     lowered = check(JOINS[name], drawn(5, 7, 12), dynamic=False)
     assert len(launched_nodes(lowered)) == 1
     assert not any(divisions(node.index) for node in bodies(lowered) if isinstance(node, ir.Load))
+
+
+def test_what_is_repeated_no_times_is_empty() -> None:
+    check(lambda x, y: (x + 1).repeat(2, y.shape[0]) * 2, drawn(5, 7), drawn(0))
 
 
 def divisions(index: ex.Expr) -> bool:
