@@ -11,6 +11,9 @@ Where nothing reads the former content afterwards, such updates are again made i
 What `unbind` gives, as of a tensor of keys and values, is selected for that. Updates of updates are
 made one after the other. Torch's compiler calls this re-inplacing
 (torch/_inductor/fx_passes/reinplace.py).
+
+What is put into a part of any other tensor (`made[..., ::2] = x`) is put there as it is: capture
+copies it over a copy of that part before.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from nearhint_torch.adapter import op_name, outputs_from_arguments
-from nearhint_torch.effects import aliases_of
+from nearhint_torch.adapter import op_name, outputs_from_arguments, size_expression
+from nearhint_torch.effects import aliases_of, effects_of
 
 _aten: Any = torch.ops.aten
 COPY_BACK = "aten.copy_.default"
@@ -49,7 +52,7 @@ UPDATES = frozenset({COPY, *IN_PLACE, *VIEWS})
 
 
 def update_in_place(module: fx.GraphModule) -> None:
-    """Makes such updates of the arguments of a captured graph in place."""
+    """Makes such updates of the arguments of a captured graph in place, and others directly."""
     graph, changed = module.graph, False
     copies = [
         node
@@ -60,8 +63,56 @@ def update_in_place(module: fx.GraphModule) -> None:
         changed = _select(graph)
     for node in copies:
         changed |= _update(graph, node)
+    for node in list(graph.nodes):
+        changed |= op_name(node.target) in VIEWS and _put_directly(graph, node)
     if changed:
         module.recompile()
+
+
+def _put_directly(graph: fx.Graph, update: fx.Node) -> bool:
+    """Has an update by `slice_scatter` or `select_scatter` put what would be copied over a part.
+
+    Nothing may be written meanwhile: what was copied might be a view of that.
+    """
+    part = update.args[1]
+    if not isinstance(part, fx.Node) or op_name(part.target) != COPY or len(part.users) > 1:
+        return False
+    over, source = part.args[:2]
+    if not isinstance(over, fx.Node) or not isinstance(source, fx.Node):
+        return False
+    given, wanted = source.meta["val"], part.meta["val"]
+    if given.device != wanted.device or _sizes(given) != _sizes(wanted):
+        return False
+    if any(map(_writes_something, _between(part, update))):
+        return False
+    if given.dtype != wanted.dtype:
+        with graph.inserting_before(update):
+            source = graph.call_function(_aten._to_copy.default, (source,), {"dtype": wanted.dtype})
+        source.meta = {**part.meta, "val": given.to(wanted.dtype)}
+    update.update_arg(1, source)
+    graph.erase_node(part)
+    if not over.users and op_name(over.target) in VIEWS.values():
+        graph.erase_node(over)
+    return True
+
+
+def _between(first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
+    node = first.next
+    while node is not last:
+        yield node
+        node = node.next
+
+
+def _writes_something(node: fx.Node) -> bool:
+    effects = effects_of(node, outputs=1)
+    return effects.is_ordered or bool(effects.mutates)
+
+
+def _sizes(tensor: torch.Tensor) -> list[object]:
+    """A tensor's sizes, of which those that vary are expressions: nothing is asked of them."""
+    return [
+        size_expression(size) if isinstance(size, torch.SymInt) else size for size in tensor.shape
+    ]
 
 
 def _select(graph: fx.Graph) -> bool:

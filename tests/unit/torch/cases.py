@@ -31,6 +31,10 @@ def _one(rows: int, columns: int) -> tuple[Tensor]:
     return (torch.randn(rows, columns),)
 
 
+def _long(rows: int, columns: int) -> tuple[Tensor]:
+    return (torch.randn(rows, columns + 2),)
+
+
 def _aliased_outputs(x: Tensor) -> Any:
     y = x + 1
     return y, y.view(-1), y[1:]
@@ -234,6 +238,22 @@ def _put_in_a_copy(x: Tensor, y: Tensor) -> Any:
     return total
 
 
+def _put_before_it_changes(x: Tensor, y: Tensor) -> Any:
+    """What is put in is a view of an argument of which the model writes another part after that."""
+    made = x * 2
+    made[1:, 1:] = y[1:, :-1]
+    y[1:] = x[1:] * 5
+    return made + 1, y * 3
+
+
+def _interleaved(x: Tensor) -> Tensor:
+    """Every other column is written into memory that was empty, and one in another dtype."""
+    made = torch.empty(x.shape[0], 2 * x.shape[1], dtype=torch.float64)
+    made[:, ::2] = x.relu()
+    made[:, 1::2] = -x.double()
+    return made + 1
+
+
 def _a_row_of_a_product(x: Tensor) -> Any:
     """The row is returned, rolled by a node of the model's own, and read by a Kernel after that."""
     row = (x @ x.t())[-1]
@@ -308,6 +328,9 @@ CASES = (
     Case("experts", _experts, lambda r, c: (torch.randn(r, c), torch.randint(r, (2 * r,)))),
     Case("parts put in place", _put_in_place, _one),
     Case("a row put in a copy", _put_in_a_copy, _pair),
+    Case("parts put before they change", _put_before_it_changes, _pair),
+    Case("columns put between columns", _interleaved, _one),
+    Case("turned into a border", lambda x: nn.pad(x[None] + 1, (1, 2), mode="circular") * 2, _long),
     Case("mask by indices", _mask_by_indices, lambda r, c: (torch.rand(r, c) > 0.3,)),
     Case(
         "table of places",

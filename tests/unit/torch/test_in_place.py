@@ -16,6 +16,7 @@ from nearhint_torch.effects import aliases_of
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
+_aten: Any = torch.ops.aten
 
 
 def program_of(session: Install, function: Function, *args: Any) -> Program:
@@ -84,6 +85,38 @@ def test_an_update_is_made_in_the_argument(function: Function, session: Install)
     copied = [node for node in program.nodes if node.op == "aten.copy_.default"]
     whole = program.inputs[[type(each).__name__ for each in program.inputs].index("TensorType")]
     assert all(node.outputs != (whole,) for node in copied)
+
+
+def put_elsewhere(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = torch.zeros_like(new)
+    made[:, 1:] = new[:, :-1]
+    made[0, 0] = new[1, 0].double()
+    return made + 1
+
+
+def test_what_is_put_into_a_part_of_what_is_made_is_not_copied_over_that_part_before(
+    session: Install,
+) -> None:
+    program = program_of(session, put_elsewhere, *tokens())
+    ops = [node.op for node in program.nodes]
+    assert "aten.copy.default" not in ops
+    assert ops.count("aten._to_copy.default") == 2
+
+
+def test_what_is_written_meanwhile_is_copied_before() -> None:
+    graph = torch.fx.Graph()
+    x, y = (graph.placeholder(name) for name in "xy")
+    part = graph.call_function(_aten.slice.Tensor, (x, 0, 1, 3))
+    copied = graph.call_function(_aten.copy.default, (part, y))
+    written = graph.call_function(_aten.mul_.Tensor, (y, 2))
+    graph.output((graph.call_function(_aten.slice_scatter.default, (x, copied, 0, 1, 3)), written))
+    for node in graph.nodes:
+        node.meta["val"] = torch.zeros(4 if node is x else 2)
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    in_place.update_in_place(module)
+    assert copied in graph.nodes
+    put, _ = module(torch.zeros(4), torch.ones(2))
+    assert put.tolist() == [0, 1, 1, 0]
 
 
 def old_is_read(cache: Tensor, new: Tensor, places: Tensor) -> Any:

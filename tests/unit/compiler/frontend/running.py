@@ -34,6 +34,7 @@ from nearhint_rules.program import (
 from nearhint_torch.adapter import aot_inference
 from nearhint_torch.arguments import DTYPES_BY_NAME
 from nearhint_torch.capture import Captured, capture
+from nearhint_torch.in_place import update_in_place
 
 
 @dataclass
@@ -55,6 +56,7 @@ def record(function: Callable[..., Any], *args: Any, dynamic: bool | None = True
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         def compiler(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            update_in_place(graph)
             recorded = Recorded(capture(graph, inputs), [])
             found.append(recorded)
 
