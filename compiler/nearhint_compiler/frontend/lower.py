@@ -23,6 +23,7 @@ from nearhint_compiler.frontend.loops import Loops, Lowered, View
 from nearhint_compiler.frontend.losses import LOSSES
 from nearhint_compiler.frontend.normalisation import NORMALISATION
 from nearhint_compiler.frontend.pointwise import POINTWISE
+from nearhint_compiler.frontend.pools import POOLS
 from nearhint_compiler.frontend.reductions import REDUCTIONS
 from nearhint_compiler.frontend.scans import SCANS
 from nearhint_compiler.frontend.special import SPECIAL
@@ -44,8 +45,8 @@ from nearhint_rules.program import (
 
 Rule = Callable[[Call], Lowered]
 TABLE: Mapping[str, Rule] = {
-    **POINTWISE, **ACTIVATIONS, **SPECIAL, **ANGLES, **CREATION, **JOINS, **GATES, **REDUCTIONS,
-    **LOSSES, **SCANS, **NORMALISATION, **VIEWS, **LOOKUPS,
+    **POINTWISE, **ACTIVATIONS, **SPECIAL, **ANGLES, **CREATION, **JOINS, **GATES, **POOLS,
+    **REDUCTIONS, **LOSSES, **SCANS, **NORMALISATION, **VIEWS, **LOOKUPS,
 }  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
 POINT_BYTES = 1 << 12

@@ -43,6 +43,8 @@ asinh default
 atan default
 atan2 default
 atanh default
+avg_pool2d default
+avg_pool3d default
 binary_cross_entropy_with_logits default
 bitwise_and Tensor Scalar
 bitwise_left_shift Tensor Tensor_Scalar
@@ -135,6 +137,8 @@ logsumexp default
 lt Tensor Scalar
 masked_fill Scalar Tensor
 max default dim other
+max_pool2d_with_indices default
+max_pool3d_with_indices default
 maximum default
 mean default dim
 min default dim other

@@ -1,0 +1,214 @@
+"""The lowering table of pools: a loop over the result, which reads each window's few elements.
+
+Windows of more elements than a body has room for, and a last one that is cut, are the model's own
+node.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import TypeAlias
+
+from nearhint_compiler.errors import Unlowerable
+from nearhint_compiler.frontend import dtypes
+from nearhint_compiler.frontend.call import Call
+from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.frontend.loops import Loops, Point, Read, Window
+from nearhint_compiler.ir import index as ix
+from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr, Int
+
+Rule: TypeAlias = Callable[[Call], Loops]
+TAP_LIMIT = 9
+"""Elements of a window: three by three."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tap:
+    """A place of the windows along a dim: which of them have it inside of the input, and where."""
+
+    window: Window
+    first: Expr
+    end: Expr
+    is_always_inside: bool
+
+    def inside(self, e: Emitter, position: Expr) -> Value:
+        """Whether the window at `position` has this place inside of the input."""
+        behind = e.op("ge", e.iota(position), e.iota(self.first))
+        return e.op("and", behind, e.op("lt", e.iota(position), e.iota(self.end)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The windows along each pooled dim, by dim.
+
+    `is_held` says that what stands for a place in the border is another one of the same window.
+    """
+
+    taps: Mapping[int, Sequence[_Tap]]
+    is_padded: bool
+    is_held: bool
+
+    @property
+    def places(self) -> list[tuple[_Tap, ...]]:
+        """The places of a window in row-major order."""
+        return list(itertools.product(*self.taps.values()))
+
+    def inside(self, e: Emitter, point: Point, place: Sequence[_Tap]) -> Value:
+        """Whether a place of the current window is inside of the input along all dims."""
+        each = [
+            tap.inside(e, point.index[dim])
+            for dim, tap in zip(self.taps, place, strict=True)
+            if not tap.is_always_inside
+        ]
+        return reduce(partial(e.op, "and"), each, e.const("bool", 1))
+
+
+def _pool(call: Call, rank: int, *, dilated: bool) -> _Pool:
+    """The windows over the last `rank` dims; collects what the loop reads, a place a read."""
+    source, shape = call.tensor("self").shape, call.out.shape
+    sizes = _each(call, "kernel_size", rank)
+    steps = sizes if call["stride"] == () else _each(call, "stride", rank)
+    pads = _each(call, "padding", rank)
+    apart = _each(call, "dilation", rank) if dilated else [1] * rank
+    count = 1
+    for size in sizes:
+        count *= size
+    if count > TAP_LIMIT or min(*sizes, *steps, *apart) < 1 or min(pads) < 0:
+        raise Unlowerable("windows of too many elements")
+    if len(source) not in (rank + 1, rank + 2):
+        raise Unlowerable("a pool of another rank")
+    if any(2 * pad > size for pad, size in zip(pads, sizes, strict=True)):
+        raise Unlowerable("a border that is wider than half a window")
+    dims = range(len(source) - rank, len(source))
+    expected = list(source)
+    taps: dict[int, list[_Tap]] = {}
+    for dim, size, step, pad, gap in zip(dims, sizes, steps, pads, apart, strict=True):
+        over = ex.add(source[dim], 2 * pad - gap * (size - 1) - 1)
+        expected[dim] = ex.add(ix.floordiv(over, Int(step), call.ranges), 1)
+        taps[dim] = [
+            _tap(call, dim, source[dim], expected[dim], place * gap - pad, step=step, pad=pad)
+            for place in range(size)
+        ]
+    if list(shape) != expected:
+        raise Unlowerable("a pool whose traced shape is not the one it should have")
+    pool = _Pool(
+        taps,
+        any(pads),
+        all(pad == 0 or gap == 1 for pad, gap in zip(pads, apart, strict=True)),
+    )
+    value, every = call.value("self"), tuple(range(len(source)))
+    call.reads.extend(
+        Read(value, every, tuple(tap.window for tap in place)) for place in pool.places
+    )
+    return pool
+
+
+def _each(call: Call, name: str, rank: int) -> list[int]:
+    """A number for each pooled dim; one stands for all."""
+    found = call.sizes(name)
+    numbers = [size.value for size in found if isinstance(size, Int)]
+    if len(numbers) != len(found) or len(found) not in (1, rank):
+        raise Unlowerable("a window whose size is not known")
+    return numbers * rank if len(numbers) == 1 else numbers
+
+
+def _tap(
+    call: Call, dim: int, size: Expr, count: Expr, offset: int, *, step: int, pad: int
+) -> _Tap:
+    """The place `offset` behind where each of `count` windows begins without a border.
+
+    Where there is a border, the nearest element of the input stands for what lies in it.
+    """
+    if not pad:
+        return _Tap(Window(dim, ex.ZERO, count, start=Int(offset), step=step), ex.ZERO, count, True)
+    first = max(0, -(offset // step))
+    end = ex.add(ix.floordiv(ex.sub(size, 1 + offset), Int(step), call.ranges), 1)
+    window = Window(dim, Int(-offset), size, scale=step)
+    is_inside = first == 0 and ix.is_nonnegative(ex.sub(end, count), call.ranges)
+    return _Tap(window, Int(first), end, is_inside)
+
+
+def _average(rank: int) -> Rule:
+    """avg_pool: the sum over a window, over how many elements it has or a number that is given."""
+
+    def rule(call: Call) -> Loops:
+        call.bind(
+            ("self", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad",
+             "divisor_override"),
+            {"stride": (), "padding": Int(0), "ceil_mode": False, "count_include_pad": True,
+             "divisor_override": None},
+        )  # fmt: skip
+        dtype = call.out.dtype
+        if dtype not in dtypes.FLOATS or call.tensor("self").dtype != dtype:
+            raise Unlowerable("an average of integers")
+        if rank == 3 and call.device == "cpu" and dtype not in ("f32", "f64"):
+            raise Unlowerable("an average over volumes of half floats, which eager refuses")
+        pool = _pool(call, rank, dilated=False)
+        given = None if call["divisor_override"] is None else call.integer("divisor_override")
+        is_counted = given is None and pool.is_padded and not call.flag("count_include_pad")
+        whole = len(pool.places) if given is None else given
+
+        def build(point: Point) -> tuple[Value]:
+            e = point.emit
+            zero = e.const(dtype, 0)
+            terms: list[Value] = []
+            for number, place in enumerate(pool.places):
+                value = e.cast(point.read(number), dtype)
+                terms.append(e.op("where", pool.inside(e, point, place), value, zero))
+            total = reduce(partial(e.op, "add"), terms)
+            return (e.op("div", total, count(point) if is_counted else e.const(dtype, whole)),)
+
+        def count(point: Point) -> Value:
+            e = point.emit
+            counts = [
+                reduce(
+                    partial(e.op, "add"),
+                    [e.cast(tap.inside(e, point.index[dim]), dtype) for tap in taps],
+                )
+                for dim, taps in pool.taps.items()
+            ]
+            return reduce(partial(e.op, "mul"), counts)
+
+        return call.pointwise(build)
+
+    return rule
+
+
+def _largest(rank: int) -> Rule:
+    """max_pool: where it lies in each window is not told.
+
+    What stands for a place in the border is in the same window, so that it changes no maximum.
+    """
+
+    def rule(call: Call) -> Loops:
+        call.bind(
+            ("self", "kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+            {"stride": (), "padding": Int(0), "dilation": Int(1), "ceil_mode": False},
+        )
+        dtype = call.out.dtype
+        if dtype == "bool" or call.tensor("self").dtype != dtype:
+            raise Unlowerable("a maximum of booleans")
+        pool = _pool(call, rank, dilated=True)
+        if not pool.is_held:
+            raise Unlowerable("windows with gaps that reach over a border")
+
+        def build(point: Point) -> tuple[Value]:
+            e = point.emit
+            values = [e.cast(point.read(number), dtype) for number in range(len(pool.places))]
+            return (reduce(partial(e.op, "max"), values),)
+
+        return call.pointwise(build)
+
+    return rule
+
+
+POOLS: Mapping[str, Rule] = {
+    "aten.avg_pool2d.default": _average(2),
+    "aten.avg_pool3d.default": _average(3),
+    "aten.max_pool2d_with_indices.default": _largest(2),
+    "aten.max_pool3d_with_indices.default": _largest(3),
+}
