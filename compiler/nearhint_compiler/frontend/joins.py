@@ -157,14 +157,45 @@ def _slice_scatter(call: Call) -> Loops:
         {"dim": Int(0), "start": None, "end": None, "step": Int(1)},
     )
     dim = call.dim(call["dim"], len(call.out.shape))
-    size = call.out.shape[dim]
-    if call.integer("step") != 1:
-        raise Unlowerable("positions that are no run")
+    size, step = call.out.shape[dim], call.integer("step")
     start, end = bound(call, "start", ex.ZERO, size), bound(call, "end", size, size)
-    length = ex.sub(end, start)
+    if step != 1:
+        return _put_apart(call, dim, start, end, step)
+    length = ix.simplify(ex.sub(end, start), call.ranges)
+    if length == ex.ZERO:
+        return _put(call, dim, start, start, Window(dim, start, length))
     if not ix.is_positive(length, call.ranges):
         raise Unlowerable("a part that may be empty")
     return _put(call, dim, start, end, Window(dim, start, length))
+
+
+def _put_apart(call: Call, dim: int, start: Expr, end: Expr, step: int) -> Loops:
+    """The loop that takes `src` at each `step`-th position from `start` to `end`, `self` elsewhere.
+
+    The positions between read an element of `src` as well, which is not used.
+    """
+    shape, dtype = call.out.shape, call.out.dtype
+    if step < 1 or not isinstance(start, Int):
+        raise Unlowerable("positions from one that is not known")
+    length = ix.floordiv(ex.add(ex.sub(end, start), step - 1), Int(step), call.ranges)
+    if not ix.is_positive(length, call.ranges):
+        raise Unlowerable("a part that may be empty")
+    window = Window(dim, Int(start.value // step), length, every=step)
+    _check_parts(call, (*shape[:dim], length, *shape[dim + 1 :]))
+    dims = tuple(range(len(shape)))
+    call.reads.extend((Read(call.value("self"), dims), Read(call.value("src"), dims, (window,))))
+
+    def build(point: Point) -> tuple[Value]:
+        e, position = point.emit, point.index[dim]
+        before, part = (e.cast(point.read(place), dtype) for place in range(2))
+        taken = e.op("eq", e.iota(ex.mod(position, step)), e.iota(Int(start.value % step)))
+        if start.value >= step:
+            taken = e.op("and", taken, e.op("ge", e.iota(position), e.iota(start)))
+        if end != shape[dim]:
+            taken = e.op("and", taken, e.op("lt", e.iota(position), e.iota(end)))
+        return (e.op("where", taken, part, before),)
+
+    return call.loops(shape, frozenset(), build)
 
 
 def _select_scatter(call: Call) -> Loops:
@@ -184,20 +215,28 @@ def _put(call: Call, dim: int, start: Expr, end: Expr, window: Window | None) ->
 
     What is written over is not read, where that is known to be all.
     """
-    shape, source = call.out.shape, call.tensor("src")
+    shape = call.out.shape
     dims = tuple(range(len(shape)))
     kept = dims if window else tuple(place for place in dims if place != dim)
-    expected = [ex.sub(end, start) if place == dim else shape[place] for place in kept]
-    if call.tensor("self").shape != shape or [*source.shape] != expected:
-        raise Unlowerable("a part, or a whole, of another shape than it should have")
-    if source.dtype != call.out.dtype:
-        raise Unlowerable("a part of another dtype than the whole")
+    _check_parts(
+        call, tuple(ex.sub(end, start) if place == dim else shape[place] for place in kept)
+    )
     before = Read(call.value("self"), dims)
     part = Read(call.value("src"), kept, (window,) if window else ())
     parts = (_Part(start, before), _Part(end, part), _Part(shape[dim], before))
+    if start == end:
+        return _joined(call, dim, parts[2:])
     first = 1 if start == ex.ZERO else 0
     last = 2 if end == shape[dim] else 3
     return _joined(call, dim, parts[first:last])
+
+
+def _check_parts(call: Call, expected: tuple[Expr, ...]) -> None:
+    source = call.tensor("src")
+    if call.tensor("self").shape != call.out.shape or source.shape != expected:
+        raise Unlowerable("a part, or a whole, of another shape than it should have")
+    if source.dtype != call.out.dtype:
+        raise Unlowerable("a part of another dtype than the whole")
 
 
 def _flip(call: Call) -> Loops:

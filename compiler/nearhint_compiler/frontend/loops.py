@@ -22,7 +22,7 @@ LOOKED_UP = -2
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where a loop reads along one dim: `start + step * i`, for i `scale * index - skip`.
+    """Where a loop reads along one dim: `start + step * i`, for i `scale * index // every - skip`.
 
     i is clamped into 0 .. `length` - 1, so that what is outside of the window can be read as well,
     and then be left unused. `step` is not 0. If it `turns`, an i beyond an end is first turned
@@ -35,11 +35,13 @@ class Window:
     start: Expr = ZERO
     step: int = 1
     scale: int = 1
+    every: int = 1
     turns: bool = False
 
     def at(self, index: Expr) -> Expr:
         """The position that the loop's index stands for."""
-        place, last = ex.sub(ex.mul(self.scale, index), self.skip), ex.sub(self.length, 1)
+        place, last = ex.floordiv(ex.mul(self.scale, index), self.every), ex.sub(self.length, 1)
+        place = ex.sub(place, self.skip)
         if self.turns:
             place = ex.sub(last, _magnitude(ex.sub(last, _magnitude(place))))
         inside = ex.maximum(ex.minimum(place, last), ZERO)

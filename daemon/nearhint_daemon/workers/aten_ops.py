@@ -75,6 +75,8 @@ diagonal default
 div Tensor Scalar Tensor_mode Scalar_mode
 elu default
 embedding default
+empty memory_format
+empty_like default
 eq Tensor Scalar
 erf default
 erfc default

@@ -122,6 +122,13 @@ def put_in_place(x: Tensor) -> Tensor:
     return x
 
 
+def interleaved(x: Tensor) -> Tensor:
+    made = x.new_empty((*x.shape[:2], 2 * x.shape[2]))
+    made[..., ::2] = x.relu()
+    made[..., 1::2] = -x
+    return made + 1
+
+
 JOINS: dict[str, Function] = {
     "cat": lambda x: torch.cat((x, x * 2), 1) + 1,
     "cat last": lambda x: torch.cat((x + 1, x[..., :3], x), -1) * 2,
@@ -147,6 +154,11 @@ JOINS: dict[str, Function] = {
     "rows put": lambda x: torch.slice_scatter(x + 1, x[:, 2:5] * 2, 1, 2, 5),
     "rows put behind": lambda x: torch.slice_scatter(x, x[:, 2:] * 2, 1, 2) + 1,
     "all put": lambda x: torch.slice_scatter(x * 2, x + 1, 2),
+    "no rows put": lambda x: torch.slice_scatter(x * 2, x[:, :0], 1, 3, 3) + 1,
+    "every other row put": lambda x: torch.slice_scatter(x * 2, x[:, ::2] + 1, 1, 0, None, 2),
+    "some rows put": lambda x: torch.slice_scatter(x * 2, x[..., 4:11:3] + 1, 2, 4, 11, 3) + 1,
+    "columns put between columns": interleaved,
+    "turned into a border": lambda x: functional.pad(x + 1, (2, 3), mode="circular") * 2,
     "a row put": lambda x: torch.select_scatter(x * 2, x[:, 0] + 1, 1, -2),
     "rows put in place": lambda x: put_in_place(x + 1),
     "repeated": lambda x: (x + 1).repeat(2, 1, 3) * 2,
@@ -173,7 +185,8 @@ IN_KERNELS = (
     "pad of two dims", "pad alone", "pad of flags", "gate of a join", "reduced pad",
     "pad less than nothing", "pad to whole blocks", "roll of two dims", "roll of three dims",
     "cat of an empty vector", "cat of nothing and all", "rows put", "rows put behind", "all put",
-    "a row put", "repeated", "repeated along a new dim", "elements repeated", "tiled",
+    "a row put", "no rows put", "turned into a border", "repeated", "repeated along a new dim",
+    "elements repeated", "tiled",
     "repeated as often as there are columns",
 )  # fmt: skip
 
@@ -183,6 +196,13 @@ def test_a_join_that_meets_arithmetic_is_part_of_its_kernel_and_never_divides(na
     lowered = check(JOINS[name], drawn(5, 7, 12), dynamic=False)
     assert len(launched_nodes(lowered)) == 1
     assert not any(divisions(node.index) for node in bodies(lowered) if isinstance(node, ir.Load))
+
+
+@pytest.mark.parametrize("name", ["every other row put", "columns put between columns"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_put_at_positions_apart_is_part_of_the_kernel(name: str, dynamic: bool) -> None:
+    (nodes,) = launched_nodes(check(JOINS[name], drawn(5, 7, 12), dynamic=dynamic))
+    assert len(nodes) > 3
 
 
 def test_what_is_repeated_no_times_is_empty() -> None:
