@@ -110,9 +110,8 @@ def _writes_something(node: fx.Node) -> bool:
 
 def _sizes(tensor: torch.Tensor) -> list[object]:
     """A tensor's sizes, of which those that vary are expressions: nothing is asked of them."""
-    return [
-        size_expression(size) if isinstance(size, torch.SymInt) else size for size in tensor.shape
-    ]
+    sizes: Iterable[Any] = tensor.shape
+    return [size_expression(size) if isinstance(size, torch.SymInt) else size for size in sizes]
 
 
 def _select(graph: fx.Graph) -> bool:

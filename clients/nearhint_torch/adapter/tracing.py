@@ -133,10 +133,11 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """Those of `DECOMPOSED`, and of what Dynamo of torch 2.13 makes of `addcmul_(..., value=...)`.
 
     That op is Inductor's, and is there once it is used; called, it is a product and a sum. What is
-    repeated is a view as well, and a copy.
+    repeated is the copy of a view, and so are windows beside one another.
     """
     found: dict[Any, Callable[..., Any]] = dict(get_decompositions(DECOMPOSED))
     found[torch.ops.aten.repeat.default] = _repeated
+    found[torch.ops.aten.im2col.default] = _unfolded
     fma = getattr(torch.ops.prims, "fma", None)
     if fma is not None:
         found[fma.default] = _product_and_sum
@@ -165,6 +166,25 @@ def _repeated(x: torch.Tensor, repeats: Sequence[Any]) -> Any:
     whole = [*repeats[:new], *(count * size for count, size in zip(times, sizes, strict=True))]
     copy = x.view(narrow).expand(wide).clone(memory_format=torch.contiguous_format)
     return copy.view(whole)
+
+
+def _unfolded(
+    x: torch.Tensor,
+    size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Any:
+    """The windows of an image, each as a column; those with gaps are left to the op."""
+    if [*dilation] != [1, 1] or x.dim() not in (3, 4):
+        return NotImplemented
+    if any(padding):
+        rows, columns = padding
+        x = torch.constant_pad_nd(x, [columns, columns, rows, rows])
+    windows = x.unfold(-2, size[0], stride[0]).unfold(-2, size[1], stride[1])
+    *first, channels, rows, columns, high, wide = windows.shape
+    moved = windows.movedim((-2, -1), (-4, -3)).clone(memory_format=torch.contiguous_format)
+    return moved.view(*first, channels * high * wide, rows * columns)
 
 
 def _is_number(size: Any, number: int) -> bool:

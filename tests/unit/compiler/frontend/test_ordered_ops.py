@@ -166,6 +166,9 @@ JOINS: dict[str, Function] = {
     "repeated as often as there are columns": lambda x: (x + 1).repeat(1, x.shape[2], 1) * 2,
     "elements repeated": lambda x: (x + 1).repeat_interleave(3, -2) * 2,
     "tiled": lambda x: torch.tile(x + 1, (2, 2)) * 2,
+    "windows of an image": lambda x: functional.unfold(x[None] + 1, 3, 1, 1, 2) * 2,
+    "windows beside one another": lambda x: functional.unfold(x + 1, (2, 3), 1, 0, (2, 3)) * 2,
+    "windows with gaps": lambda x: functional.unfold(x[None] + 1, 2, 2) * 2,
     "gate of a join": lambda x: functional.glu(torch.cat((x * 2, x), 1), 1),
     "reduced pad": lambda x: functional.pad(x, (1, 1)).sum(-1),
     "reduced": lambda x: torch.cat((x, x), -1).sum(-1),
@@ -186,7 +189,7 @@ IN_KERNELS = (
     "pad less than nothing", "pad to whole blocks", "roll of two dims", "roll of three dims",
     "cat of an empty vector", "cat of nothing and all", "rows put", "rows put behind", "all put",
     "a row put", "no rows put", "turned into a border", "repeated", "repeated along a new dim",
-    "elements repeated", "tiled",
+    "elements repeated", "tiled", "windows of an image", "windows beside one another",
     "repeated as often as there are columns",
 )  # fmt: skip
 
