@@ -110,11 +110,7 @@ def _roll(call: Call) -> Loops:
     shifts = _shifts(call)
     if call.tensor("self").shape != shape or not 0 < 2 ** len(shifts) <= PART_LIMIT:
         raise Unlowerable("a roll of too many dims, or whose traced shape is not its input's")
-    halves = [
-        (Window(dim, ex.ZERO, shift, start=kept), Window(dim, shift, kept))
-        for dim, shift in shifts.items()
-        for kept in (ex.sub(shape[dim], shift),)
-    ]
+    halves = [_halves(call, dim, shape[dim], shift) for dim, shift in shifts.items()]
     value, dims = call.value("self"), tuple(range(len(shape)))
     call.reads.extend(Read(value, dims, windows) for windows in itertools.product(*halves))
 
@@ -130,22 +126,33 @@ def _roll(call: Call) -> Loops:
     return call.loops(shape, frozenset(), build)
 
 
+def _halves(call: Call, dim: int, size: Expr, shift: Expr) -> tuple[Window, Window]:
+    """What comes first along a dim that is rolled, and what after that.
+
+    Where one of them may be nothing, the other's end is read for it, which is not used.
+    """
+    kept = ex.sub(size, shift)
+    if all(ix.is_positive(part, call.ranges) for part in (shift, kept)):
+        return Window(dim, ex.ZERO, shift, start=kept), Window(dim, shift, kept)
+    return Window(dim, ex.mul(-1, kept), size), Window(dim, shift, size)
+
+
 def _shifts(call: Call) -> dict[int, Expr]:
-    """By dim how far it is rolled, 0 < shift < size; without dims, it is the flattened tensor."""
+    """By dim how far it is rolled, 0 <= shift <= size; without dims, it is the flattened tensor."""
     shape, shifts = call.out.shape, call.sizes("shifts")
     listed = call["dims"]
     dims = [call.dim(item, len(shape)) for item in (listed if isinstance(listed, tuple) else ())]
     if not dims or len({*dims}) != len(dims) or len(dims) != len(shifts):
         raise Unlowerable("not one shift for each dim")
     found: dict[int, Expr] = {}
-    for dim, shift in zip(dims, shifts, strict=True):
-        size = shape[dim]
+    for dim, given in zip(dims, shifts, strict=True):
+        size, shift = shape[dim], given
         if isinstance(shift, Int) and isinstance(size, Int):
             shift = Int(shift.value % max(size.value, 1))
         elif isinstance(shift, Int) and shift.value < 0:
             shift = ex.add(size, shift)
-        if not all(ix.is_positive(part, call.ranges) for part in (shift, ex.sub(size, shift))):
-            raise Unlowerable("a shift that is not provably within the dim")
+        if not all(ix.is_nonnegative(part, call.ranges) for part in (shift, ex.sub(size, shift))):
+            shift = ix.mod(given, size, call.ranges)
         found[dim] = shift
     return found
 

@@ -149,6 +149,9 @@ JOINS: dict[str, Function] = {
     "pad to whole blocks": lambda x: functional.pad(x + 1, (0, (8 - x.shape[2] % 8) % 8)) * 2,
     "roll of two dims": lambda x: x.roll((2, -3), (1, 2)) + x,
     "roll of three dims": lambda x: x.roll((1, 2, 3), (2, 0, 1)) * x,
+    "roll as far as may be": lambda x: (x + 1).roll(2, 1) * 2,
+    "roll farther than may be": lambda x: (x + 1).roll((9, -30), (0, 2)) * 2,
+    "roll of halves": lambda x: (x + 1).roll(-(x.shape[1] // 2), 1) * 2,
     "cat of an empty vector": lambda x: torch.cat((x.new_empty(0), x * 2), 1) + 1,
     "cat of nothing and all": lambda x: torch.cat((x[:, :0], x * 2, x[:, :0]), 1) + 1,
     "rows put": lambda x: torch.slice_scatter(x + 1, x[:, 2:5] * 2, 1, 2, 5),
@@ -189,6 +192,7 @@ IN_KERNELS = (
     "pad less than nothing", "pad to whole blocks", "roll of two dims", "roll of three dims",
     "cat of an empty vector", "cat of nothing and all", "rows put", "rows put behind", "all put",
     "a row put", "no rows put", "turned into a border", "repeated", "repeated along a new dim",
+    "roll as far as may be", "roll farther than may be", "roll of halves",
     "elements repeated", "tiled", "windows of an image", "windows beside one another",
     "repeated as often as there are columns",
 )  # fmt: skip
@@ -199,6 +203,15 @@ def test_a_join_that_meets_arithmetic_is_part_of_its_kernel_and_never_divides(na
     lowered = check(JOINS[name], drawn(5, 7, 12), dynamic=False)
     assert len(launched_nodes(lowered)) == 1
     assert not any(divisions(node.index) for node in bodies(lowered) if isinstance(node, ir.Load))
+
+
+@pytest.mark.parametrize("name", [name for name in JOINS if name.startswith("roll")])
+@pytest.mark.parametrize("shape", [(5, 7, 12), (3, 2, 4), (2, 3, 3)])
+def test_a_roll_is_part_of_the_kernel_whatever_the_sizes_are(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    (nodes,) = launched_nodes(check(JOINS[name], drawn(*shape)))
+    assert len(nodes) > 1
 
 
 @pytest.mark.parametrize("name", ["every other row put", "columns put between columns"])
