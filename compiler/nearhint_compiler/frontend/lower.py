@@ -26,6 +26,7 @@ from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.pools import POOLS
 from nearhint_compiler.frontend.reductions import REDUCTIONS
 from nearhint_compiler.frontend.scans import SCANS
+from nearhint_compiler.frontend.scatters import SCATTERS
 from nearhint_compiler.frontend.special import SPECIAL
 from nearhint_compiler.frontend.views import VIEWS
 from nearhint_compiler.ir import index as ix
@@ -47,6 +48,7 @@ Rule = Callable[[Call], Lowered]
 TABLE: Mapping[str, Rule] = {
     **POINTWISE, **ACTIVATIONS, **SPECIAL, **ANGLES, **CREATION, **JOINS, **GATES, **POOLS,
     **REDUCTIONS, **LOSSES, **SCANS, **NORMALISATION, **VIEWS, **LOOKUPS,
+    **SCATTERS,
 }  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
 POINT_BYTES = 1 << 12

@@ -185,6 +185,7 @@ round default decimals
 rsqrt default
 rsub Tensor Scalar
 scalar_tensor default
+scatter src value
 select int
 select_scatter default
 sgn default
