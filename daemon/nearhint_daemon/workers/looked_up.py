@@ -1,4 +1,4 @@
-"""Which inputs of a Fallback are places in a table, and the ops that read there.
+"""Which inputs of a Fallback are places in a table, and the ops that read or write there.
 
 A device that is asked for a place that there is not is lost, so places are drawn from those that
 there are, and what is computed on the way to them is moved there.
@@ -49,7 +49,10 @@ def places_of(node: pr.Node, types: tuple[pr.ValueType, ...]) -> Iterator[Place]
         case "aten.embedding.default", (pr.Ref(table), pr.Ref(value), *_):
             dims = [(0, value)]
         case (
-            "aten.gather.default" | "aten.index_select.default",
+            "aten.gather.default"
+            | "aten.index_select.default"
+            | "aten.scatter.src"
+            | "aten.scatter.value",
             (pr.Ref(table), Int(dim), pr.Ref(value), *_),
         ):
             dims = [(dim, value)]
@@ -124,6 +127,22 @@ def _index_by_one_place(x: torch.Tensor, indices: list[torch.Tensor | None]) -> 
     return found
 
 
+def _scatter(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    return torch.scatter(x, dim, index.clamp(0, x.shape[dim] - 1), value)
+
+
+def _scatter_in_turn(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+    """As a Kernel: nothing where there is no such place, and of equal ones what is put last."""
+    size = x.shape[dim]
+    found = torch.cat([x, x.narrow(dim, 0, 1)], dim)
+    for turn in range(index.shape[dim]):
+        place = index.narrow(dim, turn, 1)
+        inside = torch.where((place < 0) | (place >= size), size, place)
+        put = value.narrow(dim, turn, 1) if isinstance(value, torch.Tensor) else value
+        found = torch.scatter(found, dim, inside, put)
+    return found.narrow(dim, 0, size)
+
+
 _INTEGERS = (torch.int64, torch.int32)
 WITHIN: Mapping[str, Callable[..., torch.Tensor]] = {
     "aten._unsafe_index.Tensor": _index,
@@ -131,11 +150,15 @@ WITHIN: Mapping[str, Callable[..., torch.Tensor]] = {
     "aten.gather.default": _gather,
     "aten.index.Tensor": _index,
     "aten.index_select.default": _index_select,
+    "aten.scatter.src": _scatter,
+    "aten.scatter.value": _scatter,
 }
 """The same ops at the nearest places that there are."""
 WITHIN_AS_KERNELS: Mapping[str, Callable[..., torch.Tensor]] = {
     **WITHIN,
     "aten._unsafe_index.Tensor": _index_by_one_place,
     "aten.index.Tensor": _index_by_one_place,
+    "aten.scatter.src": _scatter_in_turn,
+    "aten.scatter.value": _scatter_in_turn,
 }
-"""The same ops at the places that a Kernel reads instead (`ir.nodes`), which takes longer."""
+"""The same ops at the places that a Kernel takes instead (`ir.nodes`), which takes longer."""

@@ -286,6 +286,25 @@ def test_of_several_places_one_that_there_is_not_leads_to_the_first_of_all() -> 
     assert torch.equal(found, table[[8, 0, 0, 0, 0], [2, 0, 0, 0, 0]])
 
 
+@pytest.mark.parametrize("op", ["scatter.src", "scatter.value"])
+def test_what_is_put_at_places_is_put_in_turn_and_nowhere_beyond_a_row(op: str) -> None:
+    places, put = tensor(3, 2, dtype="i64"), tensor(3, 2)
+    inputs = (tensor(3, 4), places, *((put,) if op == "scatter.src" else ()))
+    value = pr.Ref(2) if op == "scatter.src" else 7.0
+    step = node(op, pr.Ref(0), ex.Int(1), pr.Ref(1), value, makes=(tensor(3, 4),))
+    program = pr.Program((), inputs, (step,), (len(inputs),))
+    drawn = random_values(
+        program, {}, precision="native", device="cpu", generator=torch.Generator().manual_seed(3)
+    )
+    assert isinstance(drawn[1], torch.Tensor)
+    assert 0 <= int(drawn[1].min()) <= int(drawn[1].max()) < 4
+    given = [torch.zeros(3, 4), torch.tensor([[0, 3], [2, 2], [4, -1]]), torch.ones(3, 2)]
+    given[2][:, 1] = 2
+    ran = AtenProgram(program, {}, precision="f64", device="cpu").values(given[: len(inputs)])
+    first, last = (1, 2) if op == "scatter.src" else (7, 7)
+    assert ran[-1].tolist() == [[first, 0, 0, last], [0, 0, last, 0], [0, 0, 0, 0]]
+
+
 def test_places_that_are_given_are_read_by_the_op_as_it_serves() -> None:
     program = AtenProgram(looking_up(computed=False), {}, precision="native", device="cpu")
     with pytest.raises(FallbackInvalid):

@@ -43,12 +43,18 @@ def flags(scores: Tensor) -> Tensor:
     return (scores > 1).scatter(1, scores.topk(TOP, -1)[1], True).sum(1)
 
 
+def computed(scores: Tensor) -> Tensor:
+    """Whether such places are there is not known where they are not drawn."""
+    places = (scores[:, :TOP] * 0.1).floor().long().abs()
+    return (scores * 2).scatter(1, places, scores[:, :TOP] + 1) * 3
+
+
 def same_place_again(scores: Tensor) -> Tensor:
     places = (scores[:, :TOP] > 0).long()
     return (scores * 2).scatter(1, places, scores[:, :TOP] + 1) * 3
 
 
-PUT: tuple[Function, ...] = (chosen_groups, shares, columns, flags, same_place_again)
+PUT: tuple[Function, ...] = (chosen_groups, shares, columns, flags, computed, same_place_again)
 
 
 @pytest.mark.parametrize("function", PUT, ids=lambda function: function.__name__)
