@@ -14,9 +14,10 @@ from typing import TypeAlias
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
-from nearhint_compiler.frontend.call import Call
+from nearhint_compiler.frontend.call import Call, per_row
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Point, Read, Window
+from nearhint_compiler.frontend.reductions import check_reduced, reduced
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Int
@@ -28,17 +29,27 @@ TAP_LIMIT = 9
 
 @dataclass(frozen=True, slots=True)
 class _Tap:
-    """A place of the windows along a dim: which of them have it inside of the input, and where."""
+    """A place of the windows along a dim of `size`: `offset` behind `step` times the window's."""
 
-    window: Window
-    first: Expr
-    end: Expr
-    is_always_inside: bool
+    offset: int
+    step: int
+    size: Expr
+    count: Expr
+    is_padded: bool
+
+    def window(self, dim: int) -> Window:
+        """Where it is read; the nearest element of the input stands for what is in a border."""
+        if self.is_padded:
+            return Window(dim, Int(-self.offset), self.size, scale=self.step)
+        return Window(dim, ex.ZERO, self.count, start=Int(self.offset), step=self.step)
 
     def inside(self, e: Emitter, position: Expr) -> Value:
         """Whether the window at `position` has this place inside of the input."""
-        behind = e.op("ge", e.iota(position), e.iota(self.first))
-        return e.op("and", behind, e.op("lt", e.iota(position), e.iota(self.end)))
+        if not self.is_padded:
+            return e.const("bool", 1)
+        place = e.iota(ex.add(ex.mul(self.step, position), self.offset))
+        behind = e.op("ge", place, e.iota(ex.ZERO))
+        return e.op("and", behind, e.op("lt", place, e.iota(self.size)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +70,8 @@ class _Pool:
 
     def inside(self, e: Emitter, point: Point, place: Sequence[_Tap]) -> Value:
         """Whether a place of the current window is inside of the input along all dims."""
-        each = [
-            tap.inside(e, point.index[dim])
-            for dim, tap in zip(self.taps, place, strict=True)
-            if not tap.is_always_inside
-        ]
-        return reduce(partial(e.op, "and"), each, e.const("bool", 1))
+        each = [tap.inside(e, point.index[dim]) for dim, tap in zip(self.taps, place, strict=True)]
+        return reduce(partial(e.op, "and"), each)
 
 
 def _pool(call: Call, rank: int, *, dilated: bool) -> _Pool:
@@ -90,7 +97,7 @@ def _pool(call: Call, rank: int, *, dilated: bool) -> _Pool:
         over = ex.add(source[dim], 2 * pad - gap * (size - 1) - 1)
         expected[dim] = ex.add(ix.floordiv(over, Int(step), call.ranges), 1)
         taps[dim] = [
-            _tap(call, dim, source[dim], expected[dim], place * gap - pad, step=step, pad=pad)
+            _Tap(place * gap - pad, step, source[dim], expected[dim], pad > 0)
             for place in range(size)
         ]
     if list(shape) != expected:
@@ -102,7 +109,7 @@ def _pool(call: Call, rank: int, *, dilated: bool) -> _Pool:
     )
     value, every = call.value("self"), tuple(range(len(source)))
     call.reads.extend(
-        Read(value, every, tuple(tap.window for tap in place)) for place in pool.places
+        Read(value, every, tuple(map(_Tap.window, place, dims))) for place in pool.places
     )
     return pool
 
@@ -114,22 +121,6 @@ def _each(call: Call, name: str, rank: int) -> list[int]:
     if len(numbers) != len(found) or len(found) not in (1, rank):
         raise Unlowerable("a window whose size is not known")
     return numbers * rank if len(numbers) == 1 else numbers
-
-
-def _tap(
-    call: Call, dim: int, size: Expr, count: Expr, offset: int, *, step: int, pad: int
-) -> _Tap:
-    """The place `offset` behind where each of `count` windows begins without a border.
-
-    Where there is a border, the nearest element of the input stands for what lies in it.
-    """
-    if not pad:
-        return _Tap(Window(dim, ex.ZERO, count, start=Int(offset), step=step), ex.ZERO, count, True)
-    first = max(0, -(offset // step))
-    end = ex.add(ix.floordiv(ex.sub(size, 1 + offset), Int(step), call.ranges), 1)
-    window = Window(dim, Int(-offset), size, scale=step)
-    is_inside = first == 0 and ix.is_nonnegative(ex.sub(end, count), call.ranges)
-    return _Tap(window, Int(first), end, is_inside)
 
 
 def _average(rank: int) -> Rule:
@@ -206,9 +197,26 @@ def _largest(rank: int) -> Rule:
     return rule
 
 
+def _largest_of_all(call: Call) -> Loops:
+    """adaptive_max_pool2d to one element: where it lies is not told."""
+    call.bind(("self", "output_size"), {})
+    shape, dtype = call.tensor("self").shape, call.out.dtype
+    if set(call.sizes("output_size")) != {ex.ONE} or len(shape) < 2 or dtype == "bool":
+        raise Unlowerable("more than one window of a size that varies")
+    axes = frozenset((len(shape) - 2, len(shape) - 1))
+    check_reduced(call, 0, shape, axes, keepdim=True)
+    x = call.operand("self", shape)
+
+    def build(point: Point) -> tuple[Value]:
+        return (point.emit.reduce("max", x.at(point, dtype)),)
+
+    return per_row(reduced(call, shape, axes, build), 0)
+
+
 POOLS: Mapping[str, Rule] = {
     "aten.avg_pool2d.default": _average(2),
     "aten.avg_pool3d.default": _average(3),
+    "aten.adaptive_max_pool2d.default": _largest_of_all,
     "aten.max_pool2d_with_indices.default": _largest(2),
     "aten.max_pool3d_with_indices.default": _largest(3),
 }

@@ -25,6 +25,7 @@ _unsafe_view default
 abs default
 acos default
 acosh default
+adaptive_max_pool2d default
 add Tensor Scalar
 addcdiv default
 addcmul default
