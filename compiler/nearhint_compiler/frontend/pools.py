@@ -21,6 +21,7 @@ from nearhint_compiler.frontend.reductions import check_reduced, reduced
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr, Int
+from nearhint_rules.program import Arg
 
 Rule: TypeAlias = Callable[[Call], Loops]
 TAP_LIMIT = 9
@@ -123,16 +124,25 @@ def _each(call: Call, name: str, rank: int) -> list[int]:
     return numbers * rank if len(numbers) == 1 else numbers
 
 
-def _average(rank: int) -> Rule:
-    """avg_pool: the sum over a window, over how many elements it has or a number that is given."""
+_AVERAGE: Mapping[str, Arg] = {
+    "stride": (), "padding": Int(0), "ceil_mode": False, "count_include_pad": True,
+    "divisor_override": None,
+}  # fmt: skip
+
+
+def _average(rank: int, *, adapts: bool = False) -> Rule:
+    """avg_pool: the sum over a window, over how many elements it has or a number that is given.
+
+    One that `adapts` is told how many windows there are, which have to be alike.
+    """
 
     def rule(call: Call) -> Loops:
-        call.bind(
-            ("self", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad",
-             "divisor_override"),
-            {"stride": (), "padding": Int(0), "ceil_mode": False, "count_include_pad": True,
-             "divisor_override": None},
-        )  # fmt: skip
+        if adapts:
+            call.bind(("self", "output_size"), {})
+            sizes = _parts(call.tensor("self").shape[-rank:], call.sizes("output_size"))
+            call.arguments |= {"kernel_size": sizes, **_AVERAGE}
+        else:
+            call.bind(("self", "kernel_size", *_AVERAGE), _AVERAGE)
         dtype = call.out.dtype
         if dtype not in dtypes.FLOATS or call.tensor("self").dtype != dtype:
             raise Unlowerable("an average of integers")
@@ -167,6 +177,14 @@ def _average(rank: int) -> Rule:
         return call.pointwise(build)
 
     return rule
+
+
+def _parts(sizes: Sequence[Expr], counts: Sequence[Expr]) -> tuple[Arg, ...]:
+    """How long each of so many parts of a size is; raises where some are longer."""
+    found = [ix.exact_quotient(size, count) for size, count in zip(sizes, counts, strict=True)]
+    if None in found:
+        raise Unlowerable("windows that are not alike")
+    return tuple(found)
 
 
 def _largest(rank: int) -> Rule:
@@ -214,6 +232,7 @@ def _largest_of_all(call: Call) -> Loops:
 
 
 POOLS: Mapping[str, Rule] = {
+    "aten._adaptive_avg_pool2d.default": _average(2, adapts=True),
     "aten.avg_pool2d.default": _average(2),
     "aten.avg_pool3d.default": _average(3),
     "aten.adaptive_max_pool2d.default": _largest_of_all,

@@ -38,6 +38,7 @@ POOLS: dict[str, Function] = {
     "of rows": lambda x: functional.max_pool1d(functional.avg_pool1d(x[0], 2) + 1, 3, 1, 1),
     "largest in the border": lambda x: functional.max_pool2d(x.relu(), 2, 2, 1) * 2,
     "of volumes": lambda x: functional.max_pool3d(x[None] + 1, (1, 2, 2)) * 2,
+    "average of parts": lambda x: functional.adaptive_avg_pool2d(x[:, :, :4, :6] + 1, (2, 6)) * 2,
     "largest of all": lambda x: functional.adaptive_max_pool2d(x.relu(), 1) * x,
     "largest of each row": lambda x: functional.adaptive_max_pool1d(x[0] + 1, 1) * x,
     "of an image without a batch": lambda x: functional.max_pool2d(x[0] + 1, 2) * 2,
@@ -71,6 +72,7 @@ LEFT: dict[str, Function] = {
     "places": lambda x: functional.max_pool2d(x, 2, return_indices=True),
     "windows of many": lambda x: functional.avg_pool2d(x, 4),
     "windows with gaps in the border": lambda x: functional.max_pool2d(x, 2, 1, 1, 2),
+    "average of parts that overlap": lambda x: functional.adaptive_avg_pool2d(x, (2, 3)),
     "largest of quarters": lambda x: functional.adaptive_max_pool2d(x, 2),
     "a last window that is cut": lambda x: functional.avg_pool2d(x, 2, ceil_mode=True),
 }
