@@ -44,6 +44,7 @@ IN_PLACE: Mapping[str, Any] = {
 }
 """Ops that write part of their first argument, and the same op in place."""
 VIEWS: Mapping[str, str] = {
+    "aten.diagonal_scatter.default": "aten.diagonal.default",
     "aten.select_scatter.default": "aten.select.int",
     "aten.slice_scatter.default": "aten.slice.Tensor",
 }
@@ -70,7 +71,7 @@ def update_in_place(module: fx.GraphModule) -> None:
 
 
 def _put_directly(graph: fx.Graph, update: fx.Node) -> bool:
-    """Has an update by `slice_scatter` or `select_scatter` put what would be copied over a part.
+    """Has an update of `VIEWS` put what would be copied over a part.
 
     Nothing may be written meanwhile: what was copied might be a view of that.
     """

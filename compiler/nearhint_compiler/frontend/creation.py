@@ -164,6 +164,7 @@ CREATION: Mapping[str, Rule] = {
     "aten.zeros.default": _filled("size dtype", 0),
     "aten.zeros_like.default": _filled("self dtype", 0),
     "aten.new_zeros.default": _filled("self size dtype", 0),
+    "aten.zero.default": _filled("self dtype", 0),
     # What is there before it is written over may be anything: zeros need not be read.
     "aten.empty.memory_format": _filled("size dtype", 0),
     "aten.empty_like.default": _filled("self dtype", 0),

@@ -217,6 +217,35 @@ def _select_scatter(call: Call) -> Loops:
     return _put(call, dim, place, ex.add(place, 1), None)
 
 
+def _diagonal_scatter(call: Call) -> Loops:
+    """`src` along a diagonal of two dims, and `self` beside it; `src` has the diagonal last."""
+    call.bind(
+        ("self", "src", "offset", "dim1", "dim2"),
+        {"offset": Int(0), "dim1": Int(0), "dim2": Int(1)},
+    )
+    shape, dtype, offset = call.out.shape, call.out.dtype, call.integer("offset")
+    first, second = (call.dim(call[name], len(shape)) for name in ("dim1", "dim2"))
+    down, right = max(0, -offset), max(0, offset)
+    sides = ex.minimum(ex.sub(shape[first], down), ex.sub(shape[second], right))
+    length = ix.simplify(sides, call.ranges)
+    if first == second or not ix.is_positive(length, call.ranges):
+        raise Unlowerable("a diagonal that may be empty")
+    kept = tuple(dim for dim in range(len(shape)) if dim not in (first, second))
+    _check_parts(call, (*(shape[dim] for dim in kept), length))
+    window = Window(len(kept), Int(down), length)
+    call.reads.append(Read(call.value("self"), tuple(range(len(shape)))))
+    call.reads.append(Read(call.value("src"), (*kept, first), (window,)))
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        before, part = (e.cast(point.read(place), dtype) for place in range(2))
+        place = e.iota(ex.add(point.index[first], offset))
+        is_on_it = e.op("eq", place, e.iota(point.index[second]))
+        return (e.op("where", is_on_it, part, before),)
+
+    return call.loops(shape, frozenset(), build)
+
+
 def _put(call: Call, dim: int, start: Expr, end: Expr, window: Window | None) -> Loops:
     """The loop that takes `src`, which has the dim if it is a window of it, from `start` to `end`.
 
@@ -359,6 +388,7 @@ JOINS: Mapping[str, Rule] = {
     "aten.flip.default": _flip,
     "aten.slice_scatter.default": _slice_scatter,
     "aten.select_scatter.default": _select_scatter,
+    "aten.diagonal_scatter.default": _diagonal_scatter,
     "aten.constant_pad_nd.default": no_overflow(_pad, "value"),
     **{f"aten.replication_pad{rank}d.default": _bordered(turns=False) for rank in (1, 2, 3)},
     **{f"aten.reflection_pad{rank}d.default": _bordered(turns=True) for rank in (1, 2, 3)},

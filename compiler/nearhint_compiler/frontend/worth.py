@@ -51,7 +51,8 @@ CLONES = frozenset({"aten.clone.default", "aten.contiguous.default", "aten.copy.
 REPEATS = frozenset({"aten.repeat.default", "aten.lift_fresh_copy.default"})
 TRIANGLES = frozenset({"aten.tril.default", "aten.triu.default"})
 OVERWRITTEN = frozenset(
-    f"aten.{name}.default" for name in ("constant_pad_nd", "slice_scatter", "select_scatter")
+    f"aten.{name}.default"
+    for name in ("constant_pad_nd", "diagonal_scatter", "select_scatter", "slice_scatter")
 )
 """Ops that eager runs in two passes: the second writes over a part of what the first one did."""
 COPIES: Mapping[str, frozenset[str]] = {

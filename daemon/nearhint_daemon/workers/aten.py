@@ -175,7 +175,7 @@ class AtenProgram:
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
             call = _saturating(call)
         if self._precision == "f64":
-            call = WITHIN_AS_KERNELS.get(node.op, call)
+            call = WITHIN_AS_KERNELS.get(node.op, EMPTY_AS_KERNELS.get(node.op, call))
         elif _computes_places(self._program, node):
             call = WITHIN.get(node.op, call)
         if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
@@ -261,6 +261,18 @@ def _cast_or_nan(x: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor:
 
 OWN: Mapping[str, Callable[..., Any]] = {"nearhint.cast_or_nan.default": _cast_or_nan}
 """Ops that Programs name and torch has not: what another torch than this one does."""
+
+
+def _zeros(size: Sequence[int], *, memory_format: object = None, **rest: Any) -> torch.Tensor:
+    return torch.zeros(size, **rest)
+
+
+EMPTY_AS_KERNELS: Mapping[str, Callable[..., torch.Tensor]] = {
+    "aten.empty.memory_format": _zeros,
+    "aten.empty_like.default": torch.zeros_like,
+    "aten.new_empty.default": torch.ops.aten.new_zeros.default,
+}
+"""Ops that leave what there is, of which Kernels make zeros: what is not written over is equal."""
 
 
 def _callable(op: str) -> Callable[..., Any] | None:

@@ -73,6 +73,7 @@ cumsum default
 deg2rad default
 detach default
 diagonal default
+diagonal_scatter default
 div Tensor Scalar Tensor_mode Scalar_mode
 elu default
 embedding default
@@ -237,6 +238,7 @@ var_mean correction dim
 view default
 where self Scalar ScalarSelf ScalarOther
 xlogy Tensor Scalar_Self Scalar_Other
+zero default
 zeros default
 zeros_like default
 """

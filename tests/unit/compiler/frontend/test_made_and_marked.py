@@ -12,9 +12,11 @@ from tests.unit.compiler.frontend.running import (
     assert_lowering_is_right,
     check,
     launched_nodes,
+    record,
 )
 from torch import Tensor
 
+from nearhint_compiler.pipeline import lower
 from nearhint_rules.plan import RunNodes
 
 INF = float("inf")
@@ -96,6 +98,25 @@ def test_what_is_made_or_marked_is_part_of_one_kernel(name: str, dynamic: bool) 
     assert len(launched_nodes(lowered)) == 1
     assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
     assert_lowering_is_right(lowered)
+
+
+def _partly_written(x: Tensor) -> tuple[Tensor, ...]:
+    made, like = x.new_empty(x.shape), torch.empty_like(x)
+    made[:, 1:], like[1:] = x[:, 1:] * 2, x[1:] + 1
+    rows = torch.empty(x.shape[0], 3)
+    rows[:, 0] = x[:, 0] - 1
+    return made, like, rows
+
+
+def test_memory_that_is_left_as_it_was_is_no_mistake_of_a_lowering() -> None:
+    program = record(_partly_written, drawn(30, 5)).captured.program
+    torch.use_deterministic_algorithms(True)  # so that empty memory is full of NaN
+    try:
+        lowered = lower(program, target_kind="cpu")
+        assert lowered.kernels
+        assert_lowering_is_right(lowered)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 LEFT: dict[str, Function] = {

@@ -122,6 +122,16 @@ def put_in_place(x: Tensor) -> Tensor:
     return x
 
 
+def on_diagonal(made: Tensor, row: Tensor) -> Tensor:
+    made.diagonal(0, 1, 2).copy_(row)
+    return made + 1
+
+
+def with_zeros(made: Tensor) -> Tensor:
+    made[:, 1:3].zero_()
+    return made * 2
+
+
 def interleaved(x: Tensor) -> Tensor:
     made = x.new_empty((*x.shape[:2], 2 * x.shape[2]))
     made[..., ::2] = x.relu()
@@ -162,6 +172,10 @@ JOINS: dict[str, Function] = {
     "some rows put": lambda x: torch.slice_scatter(x * 2, x[..., 4:11:3] + 1, 2, 4, 11, 3) + 1,
     "columns put between columns": interleaved,
     "turned into a border": lambda x: functional.pad(x + 1, (2, 3), mode="circular") * 2,
+    "a diagonal put": lambda x: on_diagonal(x * 2, x[:, 0, :7]),
+    "a diagonal put above": lambda x: torch.diagonal_scatter(x * 2, x[:, :, 0] + 1, 2, 1, -1) + 1,
+    "a diagonal put below": lambda x: torch.diagonal_scatter(x + 1, x[..., 0].t(), -5, -1, 0) * 2,
+    "rows put to zero": lambda x: with_zeros(x + 1),
     "a row put": lambda x: torch.select_scatter(x * 2, x[:, 0] + 1, 1, -2),
     "rows put in place": lambda x: put_in_place(x + 1),
     "repeated": lambda x: (x + 1).repeat(2, 1, 3) * 2,
@@ -191,7 +205,8 @@ IN_KERNELS = (
     "pad of two dims", "pad alone", "pad of flags", "gate of a join", "reduced pad",
     "pad less than nothing", "pad to whole blocks", "roll of two dims", "roll of three dims",
     "cat of an empty vector", "cat of nothing and all", "rows put", "rows put behind", "all put",
-    "a row put", "no rows put", "turned into a border", "repeated", "repeated along a new dim",
+    "a row put", "a diagonal put", "a diagonal put above", "rows put to zero", "no rows put",
+    "turned into a border", "repeated", "repeated along a new dim",
     "roll as far as may be", "roll farther than may be", "roll of halves",
     "elements repeated", "tiled", "windows of an image", "windows beside one another",
     "repeated as often as there are columns",
