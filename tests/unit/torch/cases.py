@@ -254,6 +254,27 @@ def _interleaved(x: Tensor) -> Tensor:
     return made + 1
 
 
+def _pooled(x: Tensor) -> Any:
+    """Windows reach over a border, which a mean counts, or leaves out."""
+    image = nn.pad(x, (1, 1, 1, 1))[None]
+    means = [nn.avg_pool2d(image.relu(), 3, 2, 1, count_include_pad=way) for way in (False, True)]
+    return nn.max_pool2d(image + 1, 3, 2, 1) * 2, *means, nn.max_pool1d(image[0], 2) + 1
+
+
+def _repeated(x: Tensor) -> Any:
+    return x.repeat(2, 3) + 1, (x * 2).repeat(x.shape[1], 1, 1).sum(0), torch.tile(x + 1, (2,))
+
+
+def _rolled_far(x: Tensor) -> Any:
+    return x.roll((3, -7), (0, 1)) + 1, (x * 2).roll(x.shape[1], 0).relu()
+
+
+def _on_a_diagonal(x: Tensor) -> Tensor:
+    made = x * 2
+    made.diagonal(0, -2, -1).mul_(3)
+    return made + 1
+
+
 def _a_row_of_a_product(x: Tensor) -> Any:
     """The row is returned, rolled by a node of the model's own, and read by a Kernel after that."""
     row = (x @ x.t())[-1]
@@ -330,6 +351,10 @@ CASES = (
     Case("a row put in a copy", _put_in_a_copy, _pair),
     Case("parts put before they change", _put_before_it_changes, _pair),
     Case("columns put between columns", _interleaved, _one),
+    Case("pools", _pooled, _one),
+    Case("repeated", _repeated, _one),
+    Case("rolled farther than it is long", _rolled_far, _one),
+    Case("on a diagonal", _on_a_diagonal, lambda r, c: (torch.randn(r, r),)),
     Case("turned into a border", lambda x: nn.pad(x[None] + 1, (1, 2), mode="circular") * 2, _long),
     Case("mask by indices", _mask_by_indices, lambda r, c: (torch.rand(r, c) > 0.3,)),
     Case(
