@@ -140,15 +140,16 @@ class SizeFacts:
         self, size: Callable[[Dims], int], bound: int, bit: int, most: tuple[int, frozenset[str]]
     ) -> None:
         coefficient, names = most
+        limit = bound // max(coefficient, 1)
         far = self._far.get(names)
         if far is None:
             product = ex.product([Sym(name) for name in self._symbols if name in names])
-            far = _Far(ex.compiled_by_position(product, self._symbols), bound, 0, [])
+            far = _Far(ex.compiled_by_position(product, self._symbols), limit, 0, [])
         self._far[names] = _Far(
             far.product,
-            min(far.limit, bound // max(coefficient, 1)),
+            min(far.limit, limit),
             far.bits | bit,
-            [*far.tests, (size, bound, bit)],
+            [*far.tests, (limit, size, bound, bit)],
         )
         # Sizes are 1 at least: the product of some is no more than that of all.
         self._far_limit = min(each.limit for each in self._far.values())
@@ -160,15 +161,16 @@ class SizeFacts:
         A fact that cannot be worked out does not hold.
         """
         held = 0
-        if prod(dims) <= self._far_limit:
+        elements = prod(dims)
+        if elements <= self._far_limit:
             held = self._far_bits
         else:
-            for product, limit, bits, tests in self._far.values():
-                if product(dims) <= limit:
+            for product, least, bits, tests in self._far.values():
+                if elements <= least or (some := product(dims)) <= least:
                     held |= bits
                 else:
-                    for size, bound, bit in tests:
-                        if size(dims) <= bound:
+                    for limit, size, bound, bit in tests:
+                        if some <= limit or size(dims) <= bound:
                             held |= bit
         for size, powers, dividing, bounds, within, others, equal in self._tests.values():
             try:
@@ -188,12 +190,14 @@ class SizeFacts:
 
 
 class _Far(NamedTuple):
-    """Sizes that are within their bounds, all `bits`, where a product of symbols is small."""
+    """Sizes that are within their bounds where a product of symbols is small: within `limit` all
+    of them, which are `bits`; each of `tests` (limit, size, bound, bit) within its own.
+    """
 
     product: Callable[[Dims], int]
     limit: int
     bits: int
-    tests: list[tuple[Callable[[Dims], int], int, int]]
+    tests: list[tuple[int, Callable[[Dims], int], int, int]]
 
 
 _Tests: TypeAlias = tuple[

@@ -23,6 +23,7 @@ that error makes likely, in the proportion in which the hints that were left out
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import erfc, exp, sqrt
@@ -94,6 +95,7 @@ class InterpolatedSelector(StepSelector):
         "_lead",
         "_measured",
         "_predictor",
+        "_scales",
         "_unread",
     )
 
@@ -114,6 +116,7 @@ class InterpolatedSelector(StepSelector):
         self._are_few = False
         if table is not None and self._settled is None:
             self._are_few = len(self._complete) < WEIGHED_HINTS
+            self._scales = scales_of(row.dims for row in self._complete)
             if len(self._complete) >= (CPU_LEAST_HINTS if is_cpu else LEAST_HINTS):
                 self._unread = table, fallback
 
@@ -193,9 +196,9 @@ class InterpolatedSelector(StepSelector):
     def _standing(self, dims: Dims, near: Sequence[int], missing: int) -> _Standing | None:
         """What the hints nearest to sizes say; None where the nearest of them is to answer."""
         nearest, distance, is_beyond = self._covering(dims, near)
-        leading = self._reached(nearest, missing & self._candidates.needed)
-        hints = (row.dims for row in self._complete)
-        if not leading or (is_beyond and not is_between(dims, hints, self._cutoff)):
+        lacking = missing & self._candidates.needed
+        leading = self._known[nearest][0].get(lacking) or self._reached(nearest, lacking)
+        if not leading or (is_beyond and not is_between(dims, self._scales, self._cutoff)):
             return None
         if self._are_few and not leading[0].is_faster:
             return None
@@ -269,12 +272,19 @@ class InterpolatedSelector(StepSelector):
         return (*alternatives, *others)
 
 
-def is_between(dims: Dims, hints: Iterable[Dims], cutoff: int) -> bool:
-    """Whether each of the sizes is within the cut-off of some hint's."""
-    return all(
-        any(not log2_distance((size,), (each,), cutoff)[1] for each in sizes)
-        for size, sizes in zip(dims, zip(*hints, strict=True), strict=True)
-    )
+def scales_of(hints: Iterable[Dims]) -> list[list[int]]:
+    """By symbol, the distinct sizes of hints, in order."""
+    return [sorted(set(sizes)) for sizes in zip(*hints, strict=True)]
+
+
+def is_between(dims: Dims, scales: Sequence[Sequence[int]], cutoff: int) -> bool:
+    """Whether each of the sizes is within the cut-off of some hint's, of which these are scales."""
+    for size, scale in zip(dims, scales, strict=True):
+        above = bisect_left(scale, size)
+        is_near = above < len(scale) and scale[above] <= cutoff * size
+        if not is_near and (not above or size > cutoff * scale[above - 1]):
+            return False
+    return True
 
 
 class _Trial:
@@ -302,7 +312,7 @@ class _Trial:
         for hint, times in enumerate(predictor.left_out):
             if len(times) < 2 or times[0].variant != FALLBACK:
                 continue
-            others = [complete[each].dims for each in predictor.others(hint)]
+            others = scales_of(complete[each].dims for each in predictor.others(hint))
             if not is_between(complete[hint].dims, others, table.cutoff):
                 continue
             measured = {position: timing.median_ns for position, timing in complete[hint].ranked}

@@ -258,7 +258,9 @@ class Predictor:
         """
         regime = missing & self._divisors
         apart = self._apart.get(regime) or self._regime(regime)
-        return self.hints.keys(dims, apart[self._level(prod(dims))])
+        elements = prod(dims)
+        level = self._level(elements) if elements > self._in_cache else 0
+        return self.hints.keys(dims, apart[level])
 
     def _regime(self, regime: int) -> list[int]:
         """What each hint counts as farther for where these facts do not hold, by level."""
@@ -298,12 +300,22 @@ class Predictor:
         hints = self.hints
         mask = hints.mask
         found = hints.first(self.keys(dims, missing), dims, NEAR)
-        weights = self._weights(found)
-        while len(found) < NEAR:
-            found.append(found[0])
-            weights.append(0.0)
+        if len(found) < NEAR:
+            weights = self._weights(found)
+            lacking = NEAR - len(found)
+            return [key & mask for key in found + found[:1] * lacking], weights + [0.0] * lacking
+        # As `_weights`, without its loops: they would take longer than what is worked out in them.
         first, second, third, fourth = found
-        return [first & mask, second & mask, third & mask, fourth & mask], weights
+        bits, zero = hints.bits, hints.zero
+        weight = 1.0 / (d * d) if (d := (first >> bits) - zero) > LEAST_LANE else _MOST
+        weight_2 = 1.0 / (d * d) if (d := (second >> bits) - zero) > LEAST_LANE else _MOST
+        weight_3 = 1.0 / (d * d) if (d := (third >> bits) - zero) > LEAST_LANE else _MOST
+        weight_4 = 1.0 / (d * d) if (d := (fourth >> bits) - zero) > LEAST_LANE else _MOST
+        total = weight + weight_2 + weight_3 + weight_4
+        return (
+            [first & mask, second & mask, third & mask, fourth & mask],
+            [weight / total, weight_2 / total, weight_3 / total, weight_4 / total],
+        )
 
     def _predict_left_out(
         self, matrix: _Matrix, floors: Mapping[int, Sequence[float]], fallback_fit: Fit, fit: Fit

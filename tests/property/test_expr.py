@@ -74,7 +74,10 @@ def test_compiled_expressions_agree_with_evaluation(tree: Expr, sizes: dict[str,
         "(* 2 s1)",
         "(* 2 s0 s1)",
         "(* s0 (// (+ s1 127) 128))",
+        "(* 2 s0 s1 s2)",
+        "(+ (* s0 s1) s2)",
         "(max 1 (min 16 (// 528 (// (+ s0 63) 64))))",
+        "(max 2 (min 1 (// 528 s0)))",
     ],
 )
 def test_what_grids_are_made_of_is_compiled_to_what_it_is(text: str) -> None:

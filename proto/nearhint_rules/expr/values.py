@@ -92,15 +92,21 @@ def _compiled(expr: Expr, key: Callable[[str], Any]) -> Callable[[Any], int]:
         case Add((first, Int(constant))):
             get = _compiled(first, key)
             return lambda sizes: get(sizes) + constant
+        case Add((first, second)):
+            left, right = _compiled(first, key), _compiled(second, key)
+            return lambda sizes: left(sizes) + right(sizes)
         case Mul((Int(constant), Sym(name))):
             at = key(name)
             return lambda sizes: constant * sizes[at]
-        case Mul((Int(constant), second)):
-            get = _compiled(second, key)
+        case Mul((Int(constant), second, *others)):
+            get = _compiled(Mul((second, *others)) if others else second, key)
             return lambda sizes: constant * get(sizes)
         case Mul((Sym(name), Sym(other))):
             at, by_at = key(name), key(other)
             return lambda sizes: sizes[at] * sizes[by_at]
+        case Mul((Sym(name), Sym(other), Sym(third))):
+            at, by_at, third_at = key(name), key(other), key(third)
+            return lambda sizes: sizes[at] * sizes[by_at] * sizes[third_at]
         case Mul(factors) if all(isinstance(factor, Sym) for factor in factors):
             several = itemgetter(*[key(each.name) for each in factors if isinstance(each, Sym)])
             return lambda sizes: prod(several(sizes))
@@ -118,12 +124,17 @@ def _compiled(expr: Expr, key: Callable[[str], Any]) -> Callable[[Any], int]:
         case FloorDiv(Add((Sym(name), Int(constant))), Int(by)) if by:
             at = key(name)
             return lambda sizes: (sizes[at] + constant) // by
+        case FloorDiv(Add((Mul((Sym(name), Sym(other))), Int(constant))), Int(by)) if by:
+            at, by_at = key(name), key(other)
+            return lambda sizes: (sizes[at] * sizes[by_at] + constant) // by
         case FloorDiv(Add((first, Int(constant))), Int(by)) if by:
             get = _compiled(first, key)
             return lambda sizes: (get(sizes) + constant) // by
         case FloorDiv(numerator, denominator):
             left, right = _compiled(numerator, key), _compiled(denominator, key)
             return lambda sizes: left(sizes) // right(sizes)
+        case Max((Int(least), Min((Int(most), FloorDiv(Int(whole), divisor))))):
+            return _shared_out(whole, _compiled(divisor, key), least, most)
         case Mod(numerator, denominator):
             left, right = _compiled(numerator, key), _compiled(denominator, key)
             return lambda sizes: left(sizes) % right(sizes)
@@ -134,6 +145,19 @@ def _compiled(expr: Expr, key: Callable[[str], Any]) -> Callable[[Any], int]:
             combine = _COMBINE[type(expr)]
             parts = [_compiled(child, key) for child in children(expr)]
             return lambda sizes: combine([part(sizes) for part in parts])
+
+
+def _shared_out(
+    whole: int, divisor: Callable[[Any], int], least: int, most: int
+) -> Callable[[Any], int]:
+    """How many programs share what one of `divisor` has, of `whole` in all: within bounds."""
+
+    def count(sizes: Any) -> int:
+        share = whole // divisor(sizes)
+        share = most if share > most else share
+        return least if share < least else share
+
+    return count
 
 
 _COMBINE: dict[type[Expr], Callable[[list[int]], int]] = {

@@ -217,7 +217,7 @@ def test_facts_hold_where_guards_say_so() -> None:
         *(Divisible(size, by) for size in (k0, both) for by in (1, 2, 8, 16, 3, 12, 128)),
         *(AtMost(size, bound) for size in (k1, both) for bound in (1, 64, 1024, 63)),
         *(AtMost(ex.mul(16, size), (1 << 31) - 1) for size in (k0, k1, both)),
-        AtMost(ex.add(both, k0), 1 << 20),
+        *(AtMost(ex.add(both, k0), 1 << power) for power in (20, 22, 24)),
         *(Equals(k0, value) for value in (1, 24, 384)),
         Divisible(ex.floordiv(k0, ex.add(k1, -3)), 4),
     ]
