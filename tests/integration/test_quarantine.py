@@ -295,6 +295,30 @@ def test_the_quarantine_lists_what_operators_barred_and_what_the_daemon_gave_up_
     go(tmp_path, scenario)
 
 
+def test_a_variant_quarantined_twice_has_the_newer_reason_and_history_has_both(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        barred = (await kernel.quarantine(FAST)).quarantined
+        again = pb.QuarantineVariantRequest(
+            kernel=kernel.kernel, variant=barred.variant, reason="still wrong", actor="bob"
+        )
+        await kernel.client.admin.QuarantineVariant(again, timeout=20)
+        listed = await kernel.client.admin.ListQuarantine(
+            pb.ListQuarantineRequest(kernel=kernel.kernel), timeout=20
+        )
+        assert [(each.actor, each.reason) for each in listed.quarantined] == [
+            ("bob", "still wrong")
+        ]
+        assert [(act.actor, act.detail) for act in (await kernel.listed()).acts] == [
+            ("bob", f"{FAST}: still wrong"),
+            ("ann", f"{FAST}: {REASON}"),
+        ]
+
+    go(tmp_path, scenario)
+
+
 def test_a_target_that_nobody_knows_is_refused_and_not_taken_for_one_with_nothing_to_list(
     tmp_path: Path,
 ) -> None:

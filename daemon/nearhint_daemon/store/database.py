@@ -18,6 +18,9 @@ FILE_NAME = "nearhint.db"
 CORRUPT_KEPT = 4
 """Damaged databases that are kept: each may be as large as the store."""
 
+LOG_BYTES = 8 * 2**20
+"""What the log keeps of the disk at most once it was brought into the database, which it is at
+half of that: only a large transaction needs more, or a reader that takes long."""
 INCREMENTAL = 2
 """What `PRAGMA auto_vacuum` calls: free pages go when that is asked for, see `give_back`."""
 PROGRESS_STEPS = 1000
@@ -29,7 +32,7 @@ WRITER_PRAGMAS: Mapping[str, int | str] = {
     "foreign_keys": 1,
     "trusted_schema": 0,
     "cell_size_check": 1,
-    "journal_size_limit": 64 * 2**20,
+    "journal_size_limit": LOG_BYTES,
     "wal_autocheckpoint": 1000,
     "mmap_size": 0,  # a failing disk gives an error, not SIGBUS
 }

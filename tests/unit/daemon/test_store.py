@@ -467,6 +467,20 @@ def test_a_full_database_refuses_writes_serves_reads_and_heals(tmp_path: Path) -
     with_store(tmp_path, scenario)
 
 
+def test_the_log_of_a_large_write_does_not_stay_as_large(tmp_path: Path) -> None:
+    log = tmp_path / f"{database.FILE_NAME}-wal"
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        large = "x" * (2 * database.LOG_BYTES)
+        await store.write(lambda tx: tx.put(replace(KERNEL, ir=large)))
+        assert log.stat().st_size > database.LOG_BYTES
+        # The next to write begins the log anew, since all of it was brought into the database.
+        await store.write(lambda tx: tx.put(replace(KERNEL, id="2" * 64)))
+        assert log.stat().st_size <= database.LOG_BYTES
+
+    with_store(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("how", ["emptied", "deleted"])
 def test_a_log_without_its_database_is_moved_aside_loudly(tmp_path: Path, how: str) -> None:
     """SQLite would delete it, and with it what was committed last."""
