@@ -158,7 +158,7 @@ class TableIndex:
     def selector(self, key: TableKey, generation: int = 0) -> Selector:
         """Selection from the Table that was the newest at `generation` of the store, or is (0).
 
-        Raises `GenerationGone` if it is no longer kept, or `generation` is yet to come.
+        Raises `GenerationGone`, which says what is, if it is not kept, or is yet to come.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -169,7 +169,9 @@ class TableIndex:
             return self._decode(key, entry.generation, entry.message)
         row = self._store.read_now(lambda reading: queries.table_at(reading, *key, generation))
         if row is None:
-            raise GenerationGone(f"generation {generation} is no longer kept", field="generation")
+            oldest = self._store.read_now(lambda reading: queries.oldest_table(reading, *key))
+            problem = f"generation {generation} is not kept: of this Table the oldest is {oldest}"
+            raise GenerationGone(problem, field="generation")
         return self._decode(key, row.generation, row.message)
 
     async def publish(

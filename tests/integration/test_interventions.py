@@ -302,6 +302,17 @@ def test_the_generations_are_listed_with_what_changed(tmp_path: Path) -> None:
     go(tmp_path, scenario)
 
 
+def test_a_rollback_to_what_is_not_kept_says_what_is(tmp_path: Path) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        oldest = min(each.generation for each in (await kernel.listed()).generations)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kernel.roll_back(oldest - 1)
+        assert f"the oldest is {oldest}" in str(caught.value.details())
+
+    go(tmp_path, scenario)
+
+
 def test_what_was_quarantined_since_does_not_come_back(tmp_path: Path) -> None:
     async def scenario(daemon: Running) -> None:
         kernel = await Tuned.at(daemon, 64)

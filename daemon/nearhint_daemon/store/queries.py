@@ -47,6 +47,15 @@ def table_at(
     return next(rows, None)
 
 
+def oldest_table(reading: Reading, namespace: str, kernel: str, target: str) -> int:
+    """The first generation of a Table that is kept; 0 if there is none."""
+    (found,) = reading.connection.execute(
+        "SELECT min(generation) FROM tables WHERE namespace = ? AND kernel = ? AND target = ?",
+        (namespace, kernel, target),
+    ).fetchone()
+    return int(found or 0)
+
+
 def prune_tables(tx: Writing, namespace: str, kernel: str, target: str) -> None:
     """Drops all but the newest `GENERATIONS_KEPT` generations of a Table."""
     tx.connection.execute(

@@ -372,6 +372,8 @@ def test_old_generations_of_a_table_are_found_and_pruned(tmp_path: Path) -> None
         assert between is not None
         assert between.generation == written[-2]
         assert store.read_now(lambda r: queries.table_at(r, "", "k", "t", written[0])) is None
+        oldest = store.read_now(lambda r: queries.oldest_table(r, "", "k", "t"))
+        assert oldest == written[-queries.GENERATIONS_KEPT]
 
     with_store(tmp_path, scenario)
 
