@@ -138,7 +138,10 @@ class Config:
     )
     devices: tuple[str, ...] = field(
         default=(),
-        metadata=_row(_devices, "Devices to verify and measure on; empty: those that are found."),
+        metadata=_row(
+            _devices,
+            "Devices to verify and measure on, as cpu,cuda:0; empty: those that are found.",
+        ),
     )
     compile_workers: int = field(
         default=0, metadata=_row(_count(0, 256), "Compile workers; 0: one for each CPU, at most 8.")
@@ -152,7 +155,8 @@ class Config:
     device_policy: str = field(
         default="always",
         metadata=_row(
-            _one_of("always", "idle", "never"), "Policy of a device that has none stored."
+            _one_of("always", "idle", "never"),
+            "Policy of a device that has none stored: always, idle or never.",
         ),
     )
     measure_budget_s: float = field(
@@ -205,11 +209,15 @@ class Config:
         default=10.0, metadata=_row(_seconds, "Seconds that calls in flight may take then.")
     )
     log_format: str = field(
-        default="console", metadata=_row(_one_of("console", "json"), "How logs are written.")
+        default="console",
+        metadata=_row(_one_of("console", "json"), "How logs are written: console or json."),
     )
     log_level: str = field(
         default="info",
-        metadata=_row(_one_of("debug", "info", "warning", "error"), "Which logs are written."),
+        metadata=_row(
+            _one_of("debug", "info", "warning", "error"),
+            "The least that is logged: debug, info, warning or error.",
+        ),
     )
 
     @property
