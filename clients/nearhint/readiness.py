@@ -33,6 +33,30 @@ class SettleReport:
     pending: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class _Tally:
+    """Kernels by what may be said of them; one of which several things may be is the least far."""
+
+    at_t2: set[str] = field(default_factory=set[str])
+    at_t1: dict[str, str] = field(default_factory=dict[str, str])
+    at_t0: dict[str, str] = field(default_factory=dict[str, str])
+    pending: set[str] = field(default_factory=set[str])
+
+    def report(self, *, settled: bool) -> SettleReport:
+        """Each Kernel once, in order."""
+        at_t1, at_t0 = self.at_t1, self.at_t0
+        return SettleReport(
+            settled=settled,
+            at_t2=tuple(sorted(self.at_t2 - at_t1.keys() - at_t0.keys() - self.pending)),
+            at_t1={
+                kernel: at_t1[kernel]
+                for kernel in sorted(at_t1.keys() - at_t0.keys() - self.pending)
+            },
+            at_t0={kernel: at_t0[kernel] for kernel in sorted(at_t0.keys() - self.pending)},
+            pending=tuple(sorted(self.pending)),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """What a readiness probe wants to know.
@@ -97,52 +121,46 @@ def _settle_session(session: Session, deadline: float) -> SettleReport:
 
 def progress(state: SessionState) -> SettleReport:
     """How far one session is; for the engine's thread."""
-    at_t2: set[str] = set()
-    at_t1: dict[str, str] = {}
-    at_t0: dict[str, str] = {}
-    pending: set[str] = set()
+    tally = _Tally()
     for registration, handle in state.alive():
-        if registration.phase in NO_PLAN and registration.plan is None:
-            at_t0[registration.name] = registration.reason
-            continue
-        if registration.plan is None:
-            pending.add(registration.name)
-            continue
-        snapshot = handle.snapshot
-        for demand in list(registration.demands.values()):
-            if demand.is_beside:
-                continue  # its bucket's demand says what becomes of it
-            kernel = demand.site.kernel
-            is_met = state.copies.is_met(demand)
-            never = "" if is_met else _why_never(state, registration, demand)
-            if never:
-                (at_t1 if _is_served(snapshot, demand) else at_t0)[kernel] = never
-            elif (
-                not is_met
-                or kernel in state.copies.incoming
-                or snapshot is None
-                or registration.is_stale
-            ):
-                pending.add(kernel)
-            else:
-                selection = snapshot.choose(demand.site.step, demand.dims).selection
-                if selection.tier >= SEARCHED_TIER:
-                    at_t2.add(kernel)
-                elif is_first(selection):  # traffic has its very sizes searched
-                    beside = registration.beside(demand)
-                    if beside is not None and beside.final:
-                        at_t1[kernel] = beside.final
-                    else:
-                        pending.add(kernel)
-                else:
-                    at_t0[kernel] = _why_not(state, demand, selection.reason)
-    return SettleReport(
-        settled=not pending,
-        at_t2=tuple(sorted(at_t2 - at_t1.keys() - at_t0.keys() - pending)),
-        at_t1={kernel: at_t1[kernel] for kernel in sorted(at_t1.keys() - at_t0.keys() - pending)},
-        at_t0={kernel: at_t0[kernel] for kernel in sorted(at_t0.keys() - pending)},
-        pending=tuple(sorted(pending)),
-    )
+        if registration.plan is not None:
+            for demand in list(registration.demands.values()):
+                if not demand.is_beside:  # its bucket's demand says what becomes of it
+                    _count(tally, state, registration, handle.snapshot, demand)
+        elif registration.phase in NO_PLAN:
+            tally.at_t0[registration.name] = registration.reason
+        else:
+            tally.pending.add(registration.name)
+    return tally.report(settled=not tally.pending)
+
+
+def _count(
+    tally: _Tally,
+    state: SessionState,
+    registration: Registration,
+    snapshot: Snapshot | None,
+    demand: Demand,
+) -> None:
+    """Adds the Kernel of one demand where it belongs."""
+    kernel = demand.site.kernel
+    is_met = state.copies.is_met(demand)
+    never = "" if is_met else _why_never(state, registration, demand)
+    if never:
+        (tally.at_t1 if _is_served(snapshot, demand) else tally.at_t0)[kernel] = never
+        return
+    is_coming = not is_met or kernel in state.copies.incoming or registration.is_stale
+    if is_coming or snapshot is None:
+        tally.pending.add(kernel)
+        return
+    selection = snapshot.choose(demand.site.step, demand.dims).selection
+    if selection.tier >= SEARCHED_TIER:
+        tally.at_t2.add(kernel)
+    elif not is_first(selection):
+        tally.at_t0[kernel] = _why_not(state, demand, selection.reason)
+    elif (beside := registration.beside(demand)) is not None and beside.final:
+        tally.at_t1[kernel] = beside.final
+    else:  # traffic has its very sizes searched
+        tally.pending.add(kernel)
 
 
 def _is_served(snapshot: Snapshot | None, demand: Demand) -> bool:
@@ -173,21 +191,13 @@ def _why_not(state: SessionState, demand: Demand, reason: str) -> str:
 
 
 def _merged(reports: list[SettleReport]) -> SettleReport:
-    pending = {kernel for report in reports for kernel in report.pending}
-    at_t0 = {kernel: reason for report in reports for kernel, reason in report.at_t0.items()}
-    at_t1 = {kernel: reason for report in reports for kernel, reason in report.at_t1.items()}
-    at_t2 = {kernel for report in reports for kernel in report.at_t2}
-    return SettleReport(
-        settled=all(report.settled for report in reports),
-        at_t2=tuple(sorted(at_t2 - at_t1.keys() - at_t0.keys() - pending)),
-        at_t1={
-            kernel: reason
-            for kernel, reason in at_t1.items()
-            if kernel not in pending and kernel not in at_t0
-        },
-        at_t0={kernel: reason for kernel, reason in at_t0.items() if kernel not in pending},
-        pending=tuple(sorted(pending)),
-    )
+    tally = _Tally()
+    for report in reports:
+        tally.at_t2.update(report.at_t2)
+        tally.at_t1.update(report.at_t1)
+        tally.at_t0.update(report.at_t0)
+        tally.pending.update(report.pending)
+    return tally.report(settled=all(report.settled for report in reports))
 
 
 def status() -> Status:
