@@ -155,17 +155,6 @@ def _two_cheapest(row: Sequence[float], chosen: Sequence[int]) -> tuple[float, f
     return row[order[0]], second, order[0]
 
 
-def measured_loss(table: Table | None, size: Dims, hint: Dims) -> float | None:
-    """The share of time lost at `size`, a hint itself, when the winner of `hint` serves it.
-
-    None where either is no hint of the Table, or that winner was not measured at `size`.
-    """
-    if table is None:
-        return None
-    rows = {row.dims: row for row in table.hints}
-    return _loss(rows.get(size), rows.get(hint))
-
-
 def loss_per_octave(table: Table | None) -> float:
     """What an octave between size and hint loses, over all measured pairs of the Table's hints."""
     lost, octaves = LOSS_PER_OCTAVE, 1.0

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,13 +45,13 @@ class WorkerState:
     is_damaged: bool = False
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> Arguments:
+def parse_arguments() -> Arguments:
     """Reads `--fd N --parent PID [--device NAME]`."""
     parser = argparse.ArgumentParser(description="A worker process of nearhintd.")
     parser.add_argument("--fd", type=int, required=True, help="the socket to the daemon")
     parser.add_argument("--parent", type=int, required=True, help="the daemon's process")
     parser.add_argument("--device", default="", help="cpu or cuda:N")
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args()
     return Arguments(descriptor=parsed.fd, parent=parsed.parent, device=parsed.device)
 
 

@@ -14,7 +14,6 @@ from nearhint_rules.placement import (
     loss_per_octave,
     losses,
     mean_cost,
-    measured_loss,
     place,
     removal_costs,
 )
@@ -71,13 +70,12 @@ def test_a_measured_loss_is_taken_from_the_table() -> None:
         row((64,), {1: 200, 0: 300}),
         row((4096,), {2: 900}),
     )
-    assert measured_loss(measured, (16,), (64,)) == pytest.approx(0.5)
-    assert measured_loss(measured, (64,), (16,)) == pytest.approx(0.5)
-    assert measured_loss(measured, (16,), (16,)) == 0.0
-    # Its winner was not measured there; no hint; no Table.
-    assert measured_loss(measured, (16,), (4096,)) is None
-    assert measured_loss(measured, (17,), (64,)) is None
-    assert measured_loss(None, (16,), (64,)) is None
+    rate = loss_per_octave(measured)
+    # Nobody knows what the winner of 4096 takes elsewhere: that is reckoned from the distance.
+    assert losses(measured, [(16,), (64,)], [(16,), (64,), (4096,)]) == [
+        [0.0, pytest.approx(0.5), pytest.approx(8 * rate)],
+        [pytest.approx(0.5), 0.0, pytest.approx(6 * rate)],
+    ]
 
 
 def test_an_octave_costs_what_measured_pairs_lose() -> None:
