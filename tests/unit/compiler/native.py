@@ -125,9 +125,17 @@ def intrinsics(flags: tuple[str, ...]) -> Path:
 
 
 def compile_kernel(
-    kernel: ir.Kernel, schedule: Schedule, directory: Path, *, at: Target = MACHINE
+    kernel: ir.Kernel,
+    schedule: Schedule,
+    directory: Path,
+    *,
+    at: Target = MACHINE,
+    options: Sequence[str] = (),
 ) -> Native:
-    """Generates, compiles with all warnings as errors but "unused", and loads."""
+    """Generates, compiles with all warnings as errors but "unused", and loads.
+
+    `options` are the compiler's, beside those that the Schedule has.
+    """
     generated = generate(check_kernel(kernel), schedule, at)
     assert isinstance(generated.launch, CpuLaunch)
     number = len(list(directory.iterdir()))
@@ -137,10 +145,11 @@ def compile_kernel(
     stand_in.write_text(_STAND_IN)
     compiler = shutil.which("cc")
     assert compiler, "these tests need a C compiler"
-    known = ["-include", str(intrinsics(generated.flags))] if INTRINSICS in generated.source else []
+    flags = (*generated.flags, *options)
+    known = ["-include", str(intrinsics(flags))] if INTRINSICS in generated.source else []
     command = [
         compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused", *known, str(source),
-        str(stand_in), "-o", str(shared), *generated.flags,
+        str(stand_in), "-o", str(shared), *flags,
     ]  # fmt: skip
     subprocess.run(command, check=True, timeout=100)
     library = ctypes.CDLL(str(shared))
