@@ -147,7 +147,7 @@ def patches(images: Tensor) -> Tensor:
 def shifted_windows(x: Tensor) -> Tensor:
     """Windows of (images, height, width, size), shifted, as in Swin."""
     rolled = x.roll((-(WINDOW // 2), -(WINDOW // 2)), (1, 2))
-    parts = rolled.unflatten(2, (-1, WINDOW)).unflatten(1, (-1, WINDOW))
+    parts = torch.unflatten(torch.unflatten(rolled, 2, (-1, WINDOW)), 1, (-1, WINDOW))
     return parts.permute(0, 1, 3, 2, 4, 5).contiguous()
 
 
@@ -170,14 +170,14 @@ def batch_norm_backward_magnitudes(
 
 def magnitudes_of_pairs(x: Tensor) -> Tensor:
     """Of rows of complex numbers, pairs, in decibels."""
-    pairs = x.unflatten(-1, (-1, 2))
+    pairs = torch.unflatten(x, -1, (-1, 2))
     power = pairs[..., 0].square() + pairs[..., 1].square()
     return 10.0 * torch.log10(power.clamp(min=1e-10))
 
 
 def nibbles_of_groups(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows in four bits, two in a byte: with a scale and a least for each group of a row."""
-    values = wide(x).unflatten(-1, (-1, GROUP))
+    values = torch.unflatten(wide(x), -1, (-1, GROUP))
     least, most = values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)
     scale = (most - least).clamp(min=LEAST_SCALE) / 15.0
     steps = ((values - least) / scale).round().clamp(0, 15).to(torch.int32)

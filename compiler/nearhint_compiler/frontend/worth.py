@@ -40,8 +40,8 @@ QUICK = frozenset(
 """Of those, what a GPU has instructions for, or takes few: one for each element that memory has to
 bring and take is no time."""
 PARTS = 2
-"""Of what is heavy, so much may be computed for parts that a GPU joins, of which one is used: joined
-from memory, cosines beside sines took 1.3 times as long (`gpu_sweep --cases embedded_times`)."""
+"""Of what is heavy, so much may be computed for parts that a GPU joins, of which one is used:
+cosines beside sines took 1.3 times as long from memory (`gpu_sweep --cases embedded_times`)."""
 MOVES = frozenset({"aten.constant_pad_nd.default", "aten.flip.default"})
 """Joins that read each element of their one input once, and what is beyond it seldom."""
 
