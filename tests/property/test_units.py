@@ -8,8 +8,8 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearhint_compiler.frontend.units import Units
 from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.units import Units
 
 NODES = 12
 
