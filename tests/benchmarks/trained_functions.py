@@ -145,8 +145,9 @@ def patches(images: Tensor) -> Tensor:
 
 
 def shifted_windows(x: Tensor) -> Tensor:
-    """Windows of (images, height, width, size), shifted, as in Swin."""
-    rolled = x.roll((-(WINDOW // 2), -(WINDOW // 2)), (1, 2))
+    """Windows of (images, height, width, size), shifted, as in Swin; what is no window is cut."""
+    rows, columns = (size // WINDOW * WINDOW for size in x.shape[1:3])
+    rolled = x[:, :rows, :columns].roll((-(WINDOW // 2), -(WINDOW // 2)), (1, 2))
     parts = torch.unflatten(torch.unflatten(rolled, 2, (-1, WINDOW)), 1, (-1, WINDOW))
     return parts.permute(0, 1, 3, 2, 4, 5).contiguous()
 
