@@ -1,7 +1,8 @@
 """The elementary functions of the generated C, in units in the last place of the exact value.
 
 Samples every 1021st of all f32 bit patterns, and each pattern around the places where the methods
-change. The bars: exp, sin and cos within 2 ulp, tanh and erf within 4.
+change. The bars: exp, sin and cos within 2 ulp, tanh and erf within 4, and what lowering composes
+within what an f32's last place and half of it hide.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.compiler.frontend.building import S0, Builder, tensor
 from tests.unit.compiler.native import (
     MACHINE,
     PORTABLE,
@@ -23,6 +25,7 @@ from tests.unit.compiler.native import (
 )
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.pipeline import lower
 from nearhint_compiler.schedule import parse_schedule
 from nearhint_rules import expr as ex
 
@@ -111,6 +114,85 @@ def test_infinities_nan_and_the_sign_of_zero_are_as_in_the_library(
         expected = FUNCTIONS[op][0](x.astype(np.float64)).astype(np.float32)
     assert np.array_equal(got, expected, equal_nan=True)
     assert (np.signbit(got) == np.signbit(expected))[~np.isnan(expected)].all()
+
+
+COMPOSED: Mapping[str, tuple[Exact, float]] = {
+    "atan": (np.arctan, 1.25),
+    "asin": (np.arcsin, 1.25),
+    "acos": (np.arccos, 1.25),
+}
+"""By op of torch: the function in f64, and the greatest error allowed in ulp."""
+COMPOSED_OF_TWO: Mapping[str, tuple[Callable[[Array, Array], Array], float]] = {
+    "atan2": (np.arctan2, 1.5),
+}
+
+
+def lowered(op: str, arity: int, level: str, lanes: int, folder: Path) -> Native:
+    """The kernel of an op that lowering writes out in others."""
+    builder = Builder()
+    operands = [builder.input(S0) for _ in range(arity)]
+    program = builder.program(builder.call(f"aten.{op}.default", *operands, out=tensor(S0)))
+    (found,) = lower(program, target_kind="cpu").kernels
+    schedule = parse_schedule(f"cpu.pointwise axis=0 lanes={lanes} unroll=1 block=64")
+    return compile_kernel(found.kernel, schedule, folder, at=F64_LEVELS[level])
+
+
+def assert_within(bar: float, got: Array, exact: Array, *operands: Array) -> None:
+    """NaN where `exact` is, infinite where it rounds to infinity, and no further off than `bar`."""
+    assert np.array_equal(np.isnan(got), np.isnan(exact))
+    errors = np.where(np.isnan(exact) | (got == exact), 0.0, errors_in_ulp(got, exact))
+    worst = int(np.argmax(errors))
+    at = [float(each[worst]) for each in operands]
+    assert errors[worst] <= bar, f"of {at}: {got[worst]!r}, off by {errors[worst]:.2f}"
+
+
+WIDTHS_OF_LEVELS = [("machine", 16), ("avx2", 8), ("portable", 4)]
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS_OF_LEVELS)
+@pytest.mark.parametrize("op", COMPOSED)
+def test_composed_functions_are_accurate(op: str, level: str, lanes: int, tmp_path: Path) -> None:
+    exact_of, bar = COMPOSED[op]
+    random = np.random.default_rng(0)
+    drawn = [random.uniform(-size, size, 100_000) for size in (1.0, 4.0, 20.0)]
+    above = 1 + np.exp2(random.uniform(-23, 5, 100_000))
+    x = np.concatenate([arguments(), np.concatenate([*drawn, above]).astype(np.float32)])
+    got = np.zeros_like(x)
+    lowered(op, 1, level, lanes, tmp_path).run((x.size,), [x, got])
+    with np.errstate(all="ignore"):
+        exact = exact_of(x.astype(np.float64))
+    assert_within(bar, got, exact, x)
+
+
+def couples() -> tuple[Array, Array]:
+    """Of all sizes each, of nearly one size, and plain numbers; of all signs."""
+    random, count = np.random.default_rng(0), 100_000
+
+    def spread(low: int, high: int) -> Array:
+        return np.ldexp(random.uniform(0.5, 1, count), random.integers(low, high, count))
+
+    size = spread(-148, 129)
+    pairs = (
+        (spread(-148, 129), spread(-148, 129)),
+        (size, size * np.exp2(random.uniform(-12, 12, count))),
+        (random.normal(0, 1, count), random.normal(0, 1, count)),
+    )
+    x, y = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    signs = random.choice((-1, 1), (2, x.size))
+    with np.errstate(over="ignore"):
+        return (x * signs[0]).astype(np.float32), (y * signs[1]).astype(np.float32)
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS_OF_LEVELS)
+@pytest.mark.parametrize("op", COMPOSED_OF_TWO)
+def test_composed_functions_of_two_are_accurate(
+    op: str, level: str, lanes: int, tmp_path: Path
+) -> None:
+    exact_of, bar = COMPOSED_OF_TWO[op]
+    x, y = couples()
+    got = np.zeros_like(x)
+    lowered(op, 2, level, lanes, tmp_path).run((x.size,), [x, y, got])
+    assert_within(bar, got, exact_of(x.astype(np.float64), y.astype(np.float64)), x, y)
 
 
 F64_FUNCTIONS: Mapping[str, tuple[Exact, float]] = {
