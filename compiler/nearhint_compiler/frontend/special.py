@@ -2,7 +2,8 @@
 
 Each is eager's where it is special (NaN, infinities, the sign of zero, both ends of its domain),
 and within a few units in the last place elsewhere: what would cancel is taken from `expm1` and
-`log1p`, and what would overflow on the way is halved or divided first.
+`log1p`, and what would overflow on the way is halved or scaled first. (Eager's hyperbolic functions
+may be infinite in f32 where exp is: here they are so where they round to infinity.)
 """
 
 from __future__ import annotations
@@ -11,12 +12,26 @@ import math
 from collections.abc import Mapping
 
 from nearhint_compiler.frontend import dtypes
+from nearhint_compiler.frontend.angles import as_odd, fused
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.pointwise import Body, Rule, elementwise
 from nearhint_compiler.frontend.refusals import no_overflow
 
 LARGE = 1e8
 """Beyond it, x * x + 1 is x * x, in f64 as well."""
+_SQUARES = (2.0**-43, 2.0**-400)
+"""In f32 and in f64: numbers from it to its reciprocal have squares with all digits."""
+_SINH = (0.1666666716337204, 0.00833331048488617, 0.00019842895562760532, 2.7822131869470468e-06)
+"""(sinh(x) / x - 1) / x^2 by powers of x^2, for x up to 1: sinh(x) to 2^-31."""
+_EXP = (
+    0.4999999403953552, 0.1666652113199234, 0.04166826605796814, 0.008368674665689468,
+    0.0013820658205077052,
+)  # fmt: skip
+"""(exp(x) - 1 - x) / x^2 by powers of x, for magnitudes up to half of log 2: exp(x) to 2^-28."""
+_LOG_2 = (0.693359375, -2.12194440e-4)
+"""The first part has nine bits: with any exponent it is exact (W. J. Cody and W. Waite, 1980)."""
+_BEYOND = 89.5
+"""Magnitudes from it on have infinite hyperbolic functions in f32."""
 
 
 def _heaviside(e: Emitter, x: Value, at_zero: Value) -> Value:
@@ -81,14 +96,21 @@ def _logaddexp2(e: Emitter, x: Value, y: Value) -> Value:
 
 
 def _hypot(e: Emitter, x: Value, y: Value) -> Value:
-    """The longer side times the root of one and a square below one; infinite beside NaN, too."""
+    """The root of the sum of squares, which are moved to where they exist; infinite beside NaN."""
     left, right = e.op("abs", x), e.op("abs", y)
-    longer, shorter = e.op("max", left, right), e.op("min", left, right)
-    ratio = e.op("div", shorter, longer)
-    root = e.op("sqrt", e.op("add", e.const(x.dtype, 1), e.op("mul", ratio, ratio)))
-    none = e.op("eq", longer, e.const(x.dtype, 0))
-    found = e.op("where", none, longer, e.op("mul", longer, root))
+    longer, one, least = e.op("max", left, right), e.const(x.dtype, 1), _SQUARES[x.dtype == "f64"]
+    is_long = e.op("gt", longer, e.const(x.dtype, 1 / least))
+    is_short = e.op("lt", longer, e.const(x.dtype, least))
+
+    def moved(up: float) -> Value:
+        short = e.op("where", is_short, e.const(x.dtype, up), one)
+        return e.op("where", is_long, e.const(x.dtype, 1 / up), short)
+
+    scale = moved(least**-2)
+    left, right = e.op("mul", left, scale), e.op("mul", right, scale)
+    root = e.op("sqrt", e.op("fma", left, left, e.op("mul", right, right)))
     infinite = e.op("or", e.op("isinf", x), e.op("isinf", y))
+    found = e.op("mul", root, moved(least**2))
     return e.op("where", infinite, e.const(x.dtype, math.inf), found)
 
 
@@ -103,24 +125,48 @@ def _halves(e: Emitter, magnitude: Value) -> tuple[Value, Value]:
     return e.op("mul", e.op("mul", half, root), root), e.op("div", e.op("div", half, root), root)
 
 
+def _powers(e: Emitter, magnitude: Value) -> tuple[Value, Value, Value]:
+    """Of exp(a) / 4 the power of two next to it, and what is to be added; and exp(-a) / 4."""
+    below = e.op("min", magnitude, e.const(magnitude.dtype, _BEYOND))
+    places = e.op("round", e.op("mul", below, e.const(below.dtype, 1 / math.log(2))))
+    rest = e.op("fma", places, e.const(below.dtype, -_LOG_2[0]), below)
+    rest = e.op("fma", places, e.const(below.dtype, -_LOG_2[1]), rest)
+    grown = e.op("fma", e.op("mul", rest, rest), fused(e, rest, _EXP), rest)
+    head = e.op("exp2", e.op("sub", places, e.const(below.dtype, 2)))
+    tail = e.op("mul", head, grown)
+    return head, tail, e.op("div", e.const(below.dtype, 1 / 16), e.op("add", head, tail))
+
+
+def _twice(e: Emitter, x: Value) -> Value:
+    return e.op("add", x, x)
+
+
 def _cosh(e: Emitter, x: Value) -> Value:
-    return e.op("add", *_halves(e, e.op("abs", x)))
+    magnitude = e.op("abs", x)
+    if x.dtype == "f64":
+        return e.op("add", *_halves(e, magnitude))
+    head, tail, down = _powers(e, magnitude)
+    return _twice(e, e.op("add", head, e.op("add", tail, down)))
 
 
 def _sinh(e: Emitter, x: Value) -> Value:
+    if x.dtype == "f64":
+        return _sinh_of_exponentials(e, x)
+    magnitude = e.op("abs", x)
+    head, tail, down = _powers(e, magnitude)
+    far = as_odd(e, x, _twice(e, e.op("add", head, e.op("sub", tail, down))))
+    square = e.op("mul", x, x)
+    near = e.op("fma", e.op("mul", x, square), fused(e, square, _SINH), x)
+    return e.op("where", e.op("lt", magnitude, e.const(x.dtype, 1)), near, far)
+
+
+def _sinh_of_exponentials(e: Emitter, x: Value) -> Value:
     magnitude, half = e.op("abs", x), e.const(x.dtype, 0.5)
     less = e.op("expm1", x)
     rest = e.op("div", less, e.op("add", less, e.const(x.dtype, 1)))
     near = e.op("mul", half, e.op("add", less, rest))
-    far = _as_odd(e, x, e.op("sub", *_halves(e, magnitude)))
+    far = as_odd(e, x, e.op("sub", *_halves(e, magnitude)))
     return e.op("where", e.op("lt", magnitude, e.const(x.dtype, 1)), near, far)
-
-
-def _as_odd(e: Emitter, x: Value, found: Value) -> Value:
-    """`found`, which is that of the magnitude, with the sign of `x`; zero is what it was."""
-    zero = e.const(x.dtype, 0)
-    signed = e.op("where", e.op("lt", x, zero), e.op("neg", found), found)
-    return e.op("where", e.op("eq", x, zero), x, signed)
 
 
 def _log_of_twice(e: Emitter, x: Value) -> Value:
@@ -134,7 +180,7 @@ def _asinh(e: Emitter, x: Value) -> Value:
     more = e.op("add", magnitude, e.op("div", square, e.op("add", one, root)))
     is_large = e.op("gt", magnitude, e.const(x.dtype, LARGE))
     found = e.op("where", is_large, _log_of_twice(e, magnitude), e.op("log1p", more))
-    return _as_odd(e, x, found)
+    return as_odd(e, x, found)
 
 
 def _acosh(e: Emitter, x: Value) -> Value:
@@ -151,7 +197,7 @@ def _atanh(e: Emitter, x: Value) -> Value:
     magnitude = e.op("abs", x)
     twice, rest = e.op("add", magnitude, magnitude), e.op("sub", e.const(x.dtype, 1), magnitude)
     found = e.op("log1p", e.op("div", twice, rest))
-    return _as_odd(e, x, e.op("mul", e.const(x.dtype, 0.5), found))
+    return as_odd(e, x, e.op("mul", e.const(x.dtype, 0.5), found))
 
 
 SPECIAL: Mapping[str, Rule] = {

@@ -33,7 +33,7 @@ LEVELS = {"machine": MACHINE, "portable": PORTABLE}
 F64_LEVELS = {**LEVELS, "avx2": target(("avx2", "f16c", "fma"))}
 STEP = 1021
 AROUND = (2**-126, 1e-4, 0.0625, 0.3, 0.5, 0.625, 0.92, 1.0, 2.0, 3.8325066, 4.0, 9.0, 10.0, 17.3,
-          64.0, 87.33, 88.72, 88.8, 103.9, 104.0,
+          64.0, 87.33, 88.72, 88.8, 89.41599, 103.9, 104.0,
           1.5707964, 3.1415927, 32768.0, 1048576.0)  # fmt: skip
 
 Exact = Callable[[Array], Array]
@@ -120,10 +120,13 @@ COMPOSED: Mapping[str, tuple[Exact, float]] = {
     "atan": (np.arctan, 1.25),
     "asin": (np.arcsin, 1.25),
     "acos": (np.arccos, 1.25),
+    "sinh": (np.sinh, 1.25),
+    "cosh": (np.cosh, 1.25),
 }
 """By op of torch: the function in f64, and the greatest error allowed in ulp."""
 COMPOSED_OF_TWO: Mapping[str, tuple[Callable[[Array, Array], Array], float]] = {
     "atan2": (np.arctan2, 1.5),
+    "hypot": (np.hypot, 1.25),
 }
 
 
