@@ -14,8 +14,8 @@ from nearhint_compiler.ir import nodes as ir
 
 _COSTLY = frozenset(
     (
-        *("div", "sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log1p"),
-        *("sigmoid", "tanh", "erf", "sin", "cos", "pow", "fmod", "mod", "floordiv"),
+        *("div", "sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10"),
+        *("log1p", "sigmoid", "tanh", "erf", "sin", "cos", "tan", "pow", "fmod", "mod", "floordiv"),
     )
 )
 """What takes longer than to read a result from the first cache."""

@@ -377,10 +377,6 @@ def _shift(name: str) -> Body:
     return body
 
 
-def _log10(e: Emitter, x: Value) -> Value:
-    return e.op("mul", e.op("log2", x), e.const(x.dtype, math.log10(2.0)))
-
-
 def _logaddexp(e: Emitter, x: Value, y: Value) -> Value:
     """Infinities of one sign are what their sum is; else the larger, and what the other adds."""
     distance = e.op("neg", e.op("abs", e.op("sub", x, y)))
@@ -466,8 +462,8 @@ def _binary_rows(op: str, body: Body, computed_in: str = "output") -> dict[str, 
 
 
 _MATH = (
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf",
-    "sigmoid", "reciprocal",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
+    "tanh", "erf", "sigmoid", "reciprocal",
 )  # fmt: skip
 
 POINTWISE: Mapping[str, Rule] = {
@@ -518,7 +514,6 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.round.decimals": elementwise(_round_to, "self | decimals"),
     # transcendental
     **{f"aten.{name}.default": elementwise(_op(name), "self") for name in _MATH},
-    "aten.log10.default": elementwise(_log10, "self"),
     "aten.logaddexp.default": elementwise(_logaddexp, "self other"),
     "aten.logit.default": elementwise(_logit, "self | eps", eps=None),
     **{

@@ -114,10 +114,6 @@ def _hypot(e: Emitter, x: Value, y: Value) -> Value:
     return e.op("where", infinite, e.const(x.dtype, math.inf), found)
 
 
-def _tan(e: Emitter, x: Value) -> Value:
-    return e.op("div", e.op("sin", x), e.op("cos", x))
-
-
 def _halves(e: Emitter, magnitude: Value) -> tuple[Value, Value]:
     """Half of exp(a), and half of exp(-a): finite wherever their sum is."""
     half = e.const(magnitude.dtype, 0.5)
@@ -218,7 +214,6 @@ SPECIAL: Mapping[str, Rule] = {
     },
     "aten.logaddexp2.default": elementwise(_logaddexp2, "self other"),
     "aten.hypot.default": elementwise(_hypot, "self other"),
-    "aten.tan.default": elementwise(_tan, "self"),
     "aten.cosh.default": elementwise(_cosh, "self"),
     "aten.sinh.default": elementwise(_sinh, "self"),
     "aten.asinh.default": elementwise(_asinh, "self"),

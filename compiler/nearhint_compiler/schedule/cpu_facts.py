@@ -20,7 +20,10 @@ from nearhint_rules.target import CpuDevice, Target
 
 _WIDE_DTYPES = ("f64", "i64")
 _COSTLY = frozenset(
-    ("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh", "erf", "sin", "cos", "pow")
+    (
+        *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "tanh", "erf", "sin"),
+        *("cos", "tan", "pow"),
+    )
 )
 REMEMBERED = 1024
 """Indices whose strides are remembered."""

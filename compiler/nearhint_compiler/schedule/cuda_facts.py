@@ -63,7 +63,8 @@ LATE_AXES_SINCE = (3, 7)
 it is not contiguous, and not to the first."""
 _TRITON = re.compile(r"triton (\d+)\.(\d+).*")
 FUNCTIONS = frozenset({
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "pow", "sin", "cos", "tanh", "erf", "sigmoid",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "tanh",
+    "erf", "sigmoid",
 })  # fmt: skip
 """Ops of many instructions, which need registers of their own."""
 EXTRAS = (

@@ -21,8 +21,8 @@ from nearhint_compiler.codegen.triton.ops import HELPERS
 
 ARGUMENTS: Mapping[str, int] = {
     **dict.fromkeys(("ceil", "floor", "nearbyint", "trunc"), 1),
-    **dict.fromkeys(("cos", "erf", "exp", "exp2", "expm1", "log", "log1p", "log2", "sin"), 1),
-    **dict.fromkeys(("rsqrt", "sqrt"), 1),
+    **dict.fromkeys(("cos", "erf", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2"), 1),
+    **dict.fromkeys(("rsqrt", "sin", "sqrt", "tan"), 1),
     **dict.fromkeys(("fmod", "pow"), 2),
 }
 """The functions, of f32, that ops may end in (`codegen.triton.ops`), and what they take."""

@@ -6,7 +6,7 @@ A rounding error is judged against these (see `tolerance`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,11 @@ LARGEST_ERROR = 600.0
 """Of an exponent: sums and products of what is off by e to that power are finite numbers still."""
 _ADDS_UP = frozenset({"add", "sub", "mul", "div", "fma"})
 """What has the errors of all its operands, and not of the one that it chooses or passes on."""
+_SLOPES: Mapping[str, Callable[[Array], Array]] = {
+    "sin": lambda angle: np.abs(np.cos(angle)),
+    "cos": lambda angle: np.abs(np.sin(angle)),
+    "tan": lambda angle: 1 + np.tan(angle) ** 2,
+}
 
 
 def magnitude(
@@ -100,15 +105,17 @@ def _terms(
             slope = own / np.abs(values[operand])
             passed = np.where(np.isfinite(slope), slope, 1.0) * scales[operand]
             return np.asarray(np.maximum(own, np.where(np.isnan(passed), own, passed)))
-        case ir.Op("sin" | "cos" as name, _, (operand,)):
+        case ir.Op("sin" | "cos" | "tan" as name, _, (operand,)):
             # What was computed has errors, of a sum that cancels beside its value: they pass at the
             # slope there.
             angle = np.abs(values[operand])
-            slope = np.abs(np.cos(angle) if name == "sin" else np.sin(angle))
+            slope = _SLOPES[name](angle)
             has_error = (scales[operand] > angle) | (not is_given(body, operand))
             passed = np.where(has_error, slope * scales[operand], own)
             return np.asarray(np.maximum(own, np.where(np.isfinite(passed), passed, own)))
-        case ir.Op("log" | "log2" | "log1p" as name, _, (operand,)) if not is_given(body, operand):
+        case ir.Op("log" | "log2" | "log10" | "log1p" as name, _, (operand,)) if not is_given(
+            body, operand
+        ):
             # Near 1 they are nearly nothing: a few roundings of what they are given are more.
             base = np.abs(values[operand] + (name == "log1p"))
             passed = scales[operand] / base * _few(body, operand, arithmetic)

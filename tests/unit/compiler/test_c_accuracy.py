@@ -51,6 +51,7 @@ FUNCTIONS: Mapping[str, tuple[Exact, float]] = {
     "erf": (erf, 4.0),
     "sin": (np.sin, 2.0),
     "cos": (np.cos, 2.0),
+    "tan": (np.tan, 1.25),
 }
 """By op: the function in f64, and the greatest error allowed in ulp."""
 
@@ -122,6 +123,8 @@ COMPOSED: Mapping[str, tuple[Exact, float]] = {
     "acos": (np.arccos, 1.25),
     "sinh": (np.sinh, 1.25),
     "cosh": (np.cosh, 1.25),
+    "log10": (np.log10, 1.25),
+    "tan": (np.tan, 1.25),
 }
 """By op of torch: the function in f64, and the greatest error allowed in ulp."""
 COMPOSED_OF_TWO: Mapping[str, tuple[Callable[[Array, Array], Array], float]] = {
@@ -204,13 +207,15 @@ F64_FUNCTIONS: Mapping[str, tuple[Exact, float]] = {
     "expm1": (np.expm1, 2.0),
     "log": (np.log, 1.0),
     "log2": (np.log2, 1.0),
+    "log10": (np.log10, 1.75),
     "log1p": (np.log1p, 1.0),
     "tanh": (np.tanh, 2.5),
     "sin": (np.sin, 1.0),
     "cos": (np.cos, 1.0),
+    "tan": (np.tan, 2.5),
 }
 """By op: the function for any float, and the greatest error allowed in ulp."""
-POSITIVE = ("log", "log2")
+POSITIVE = ("log", "log2", "log10")
 F64_AROUND = (
     2.0**-1022,
     1e-8,

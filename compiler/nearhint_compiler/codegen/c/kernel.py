@@ -270,8 +270,9 @@ def lane_variable(kernel: ir.Kernel, schedule: Schedule) -> str:
 
 
 _WEIGHTS: Mapping[str, int] = {
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "erf"), 8),
-    **dict.fromkeys(("tanh", "sin", "cos"), 16),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), 8),
+    **dict.fromkeys(("sigmoid", "erf"), 8),
+    **dict.fromkeys(("tanh", "sin", "cos", "tan"), 16),
     **dict.fromkeys(("pow", "fmod", "mod", "floordiv"), 32),
     **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), 4),
 }

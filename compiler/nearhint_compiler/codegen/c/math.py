@@ -5,13 +5,14 @@ error on the reduced interval and rounded to f32 one after another. NaN, infinit
 and denormals come out as in C's library. Greatest error against the exact value, in ulp, over all
 finite f32 arguments (the test of this module samples them):
 
-    exp 1.1, exp2 0.9, expm1 1.6, log 0.9, log2 1.4, log1p 1.0, tanh 1.4, erf 2.3,
-    sigmoid 2.6 (but 0 where it is below 2^-126, as eager's), sin 1.6, cos 1.6
+    exp 1.1, exp2 0.9, expm1 1.6, log 0.9, log2 1.4, log10 1.1, log1p 1.0, tanh 1.4, erf 2.3,
+    sigmoid 2.6 (but 0 where it is below 2^-126, as eager's), sin 1.6, cos 1.6, tan 1.3
 
-The methods: Cody and Waite's two-part reduction (exp, log), one in three parts (sin, cos), from
-2^15 on in f64, with Payne and Hanek's for the largest arguments, for erf 32 pieces looked up in
-registers where a vector has 16 lanes, elsewhere the pair x + x P(x^2), 1 - exp(-Q(|x|)) (N.
-Juffa). A power in f32 is 2 to the power y log2(x) in f64, rounded once (0.51 ulp).
+The methods: Cody and Waite's two-part reduction (exp, log), one in three parts (sin, cos, tan,
+which takes what that leaves beyond an f32, too), from 2^15 on in f64, with Payne and Hanek's for
+the largest arguments, for erf 32 pieces looked up in registers where a vector has 16 lanes,
+elsewhere the pair x + x P(x^2), 1 - exp(-Q(|x|)) (N. Juffa). A power in f32 is 2 to the power
+y log2(x) in f64, rounded once (0.51 ulp).
 
 Those of f64 are in `math_f64`.
 """
@@ -42,6 +43,9 @@ _ERF_LARGE = (
     0.0003415131, 1.1270893, 0.6381447, 0.10310692, -0.021838142, 0.0029476744, -0.00018638004,
 )  # fmt: skip
 _SIN = (-0.16666667, 0.00833338, -0.00019853498, 2.8372472e-06)
+_TAN = (
+    0.33333349, 0.13332674, 0.054059174, 0.021284554, 0.010832308, 9.1509108e-05, 0.0043762517,
+)  # fmt: skip
 _COS = (0.041666668, -0.001388898, 2.4822008e-05, -2.8878452e-07)
 
 _POW_LOG2 = tuple(2 / math.log(2) / (2 * power + 1) for power in range(7))
@@ -250,6 +254,17 @@ _LOGARITHMS = (
         needs=("splat f32", "mad f32", "log_parts f32", "log_tail f32", "log_ends f32"),
     ),
     Row(
+        "log10",
+        "/* Half of f is exact, and so is e times the first part of log10(2). */\n"
+        "static inline vf32 log10_f32(vf32 x)\n{\n"
+        "    vf32 e, f = log_parts_f32(x, &e), t = log_tail_f32(f);\n"
+        "    vf32 y = mad_f32(t, splat_f32(0.43429448f), f * -0.065705518f);\n"
+        "    y = mad_f32(e, splat_f32(4.60503898e-06f), y) + f * 0.5f;\n"
+        "    return log_ends_f32(x, mad_f32(e, splat_f32(0.301025390625f), y));\n}\n",
+        _F32,
+        needs=("splat f32", "mad f32", "log_parts f32", "log_tail f32", "log_ends f32"),
+    ),
+    Row(
         "log1p",
         "static inline vf32 log1p_f32(vf32 x)\n{\n"
         "    vf32 u = 1.0f + x, lost = sel_f32(x < 1.0f, x - (u - 1.0f), 1.0f - (u - x));\n"
@@ -330,16 +345,21 @@ _TRIGONOMETRY = (
     ),
     Row(
         "quarter_turns",
-        "/* x = *quadrant * pi/2 + the result. Up to 2^15 what the first of three parts of pi/2\n"
-        "   leaves is exact in f32. */\n"
-        "static inline vf32 quarter_turns_f32(vf32 x, vi32 *quadrant)\n{\n"
+        "/* x = *quadrant * pi/2 + the result + *low. Up to 2^15 what the first of three parts of\n"
+        "   pi/2 leaves is exact in f32. */\n"
+        "static inline vf32 quarter_turns_f32(vf32 x, vi32 *quadrant, vf32 *low)\n{\n"
         "    if (__builtin_expect(any_lane_bool(~(abs_f32(x) <= 32768.0f)), 0))\n"
-        "        return many_turns_f32(x, quadrant);\n"
+        "        return many_turns_f32(x, quadrant, low);\n"
         "    vf32 n = nearest_f32(x * 0.636619772f);\n"
-        "    vf32 r = mad_f32(n, splat_f32(-0x1.921fb6p+0f), x);\n"
-        "    r = mad_f32(n, splat_f32(0x1.777a5cp-25f), r);\n"
+        "    vf32 first = mad_f32(n, splat_f32(-0x1.921fb6p+0f), x), more = n * 0x1.777a5cp-25f;\n"
+        "    vf32 r = mad_f32(n, splat_f32(0x1.777a5cp-25f), first);\n"
+        "    vf32 result = mad_f32(n, splat_f32(0x1.ee59dap-50f), r);\n"
+        "    vf32 sum = first + more, part = sum - first;\n"
+        "    vf32 lost = (first - (sum - part)) + (more - part);\n"
+        "    lost += mad_f32(n, splat_f32(0x1.777a5cp-25f), -more);\n"
+        "    *low = (sum - result) + mad_f32(n, splat_f32(0x1.ee59dap-50f), lost);\n"
         "    *quadrant = __builtin_convertvector(n, vi32);\n"
-        "    return mad_f32(n, splat_f32(0x1.ee59dap-50f), r);\n}\n",
+        "    return result;\n}\n",
         _F32,
         AVX2,
         needs=(
@@ -353,27 +373,28 @@ _TRIGONOMETRY = (
     ),
     Row(
         "quarter_turns",
-        "static inline vf32 quarter_turns_f32(vf32 x, vi32 *quadrant)\n"
-        "{\n    return many_turns_f32(x, quadrant);\n}\n",
+        "static inline vf32 quarter_turns_f32(vf32 x, vi32 *quadrant, vf32 *low)\n"
+        "{\n    return many_turns_f32(x, quadrant, low);\n}\n",
         _F32,
         needs=("many_turns f32",),
     ),
     Row(
         "many_turns",
-        "/* x = *quadrant * pi/2 + the result, for any x. */\n"
-        "static inline vf32 many_turns_f32(vf32 x, vi32 *quadrant)\n{\n"
+        "/* x = *quadrant * pi/2 + the result + *low, for any x. */\n"
+        "static inline vf32 many_turns_f32(vf32 x, vi32 *quadrant, vf32 *low)\n{\n"
         "    vf64 wide = __builtin_convertvector(x, vf64);\n"
         "    vf64 n = (wide * 0.6366197723675814 + 6755399441055744.0) - 6755399441055744.0;\n"
         "    vf64 r = wide - n * 1.5707963267341256 - n * 6.077100506506192e-11;\n"
         "    vbool big = abs_f32(x) > 1048576.0f;\n"
         "    *quadrant = __builtin_convertvector(n, vi32);\n"
         "    vf32 result = __builtin_convertvector(r, vf32);\n"
+        "    *low = __builtin_convertvector(r - __builtin_convertvector(result, vf64), vf32);\n"
         "    if (__builtin_expect(any_lane_bool(big), 0))\n"
         "        for (int l = 0; l < $W; l++)\n"
         "            if (big[l]) {\n"
         "                int32_t q = 0;\n"
-        "                result[l] = x[l] - x[l] == 0 ? (float)reduce_big_f32(x[l], &q)"
-        " : x[l] - x[l];\n"
+        "                double one = x[l] - x[l] == 0 ? reduce_big_f32(x[l], &q) : x[l] - x[l];\n"
+        "                result[l] = (float)one, (*low)[l] = (float)(one - result[l]);\n"
         "                (*quadrant)[l] = q;\n"
         "            }\n"
         "    return result;\n}\n",
@@ -397,7 +418,7 @@ _TRIGONOMETRY = (
     Row(
         "sin",
         "static inline vf32 sin_f32(vf32 x)\n{\n"
-        "    vi32 quadrant;\n    vf32 r = quarter_turns_f32(x, &quadrant);\n"
+        "    vi32 quadrant;\n    vf32 low, r = quarter_turns_f32(x, &quadrant, &low);\n"
         "    return sel_f32(x == 0.0f, x, sin_or_cos_f32(r, quadrant));\n}\n",
         _F32,
         needs=("quarter_turns f32", "sin_or_cos f32", "sel f32"),
@@ -405,10 +426,25 @@ _TRIGONOMETRY = (
     Row(
         "cos",
         "static inline vf32 cos_f32(vf32 x)\n{\n"
-        "    vi32 quadrant;\n    vf32 r = quarter_turns_f32(x, &quadrant);\n"
+        "    vi32 quadrant;\n    vf32 low, r = quarter_turns_f32(x, &quadrant, &low);\n"
         "    return sin_or_cos_f32(r, quadrant + 1);\n}\n",
         _F32,
         needs=("quarter_turns f32", "sin_or_cos f32"),
+    ),
+    Row(
+        "tan",
+        "/* t + rest is the tangent of what quarter turns leave; after odd ones -1 / that is. */\n"
+        "static inline vf32 tan_f32(vf32 x)\n{\n"
+        "    vi32 quadrant;\n    vf32 low, r = quarter_turns_f32(x, &quadrant, &low);\n"
+        "    vf32 u = r * r, p;\n" + horner("p", "u", _TAN) + "    p = p * (r * u);\n"
+        "    vf32 near = r + p;\n"
+        "    p = mad_f32(low, mad_f32(near, near, splat_f32(1.0f)), p);\n"
+        "    vf32 t = r + p, rest = (r - t) + p, y = -1.0f / t;\n"
+        "    vf32 lack = mad_f32(y, rest, mad_f32(y, t, splat_f32(1.0f)));\n"
+        "    t = sel_f32((quadrant & 1) != 0, mad_f32(y, lack, y), t);\n"
+        "    return sel_f32(x == 0.0f, x, t);\n}\n",
+        _F32,
+        needs=("splat f32", "mad f32", "quarter_turns f32", "sel f32"),
     ),
 )
 

@@ -137,6 +137,12 @@ _LOGARITHMS = (
         _F64,
         needs=("log_parts f64", "log_ends f64"),
     ),
+    Row(
+        "log10",
+        f"static inline vf64 log10_f64(vf64 x) {{ return log2_f64(x) * {math.log10(2)!r}; }}\n",
+        _F64,
+        needs=("log2 f64",),
+    ),
 )
 
 _EXPONENTIALS = (
@@ -285,6 +291,12 @@ _TRIGONOMETRY = (
     ),
     _or_library("sin", "", "    y = choose_f64(x == 0.0, x, y);\n"),
     _or_library("cos", " + 1", ""),
+    Row(
+        "tan",
+        "static inline vf64 tan_f64(vf64 x) { return sin_f64(x) / cos_f64(x); }\n",
+        _F64,
+        needs=("sin f64", "cos f64"),
+    ),
 )
 
 _POWER_TEXT = (

@@ -50,8 +50,8 @@ _EXPRESSIONS: Mapping[str, Mapping[str, str]] = {
     **{
         name: _float(f"@{name}($a)")
         for name in (
-            "floor", "ceil", "trunc", "round", "exp", "exp2", "expm1", "log", "log2", "log1p",
-            "sqrt", "sin", "cos", "tanh", "erf", "sigmoid",
+            "floor", "ceil", "trunc", "round", "exp", "exp2", "expm1", "log", "log2", "log10",
+            "log1p", "sqrt", "sin", "cos", "tan", "tanh", "erf", "sigmoid",
         )
     },
     "rsqrt": _float("1 / @sqrt($a)"),
