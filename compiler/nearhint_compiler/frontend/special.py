@@ -28,6 +28,12 @@ _EXP = (
     0.0013820658205077052,
 )  # fmt: skip
 """(exp(x) - 1 - x) / x^2 by powers of x, for magnitudes up to half of log 2: exp(x) to 2^-28."""
+_ACOSH = (
+    0.15470053255558014, -0.09622448682785034, 0.021641869097948074, -0.006391237489879131,
+    0.0020389887504279613, -0.0005614520632661879, 8.740060002310202e-05,
+)  # fmt: skip
+"""acosh(1 + x) / sqrt(1.5 x) - 1 by powers of x, for x up to 1: three halves of x are exact, and
+the root is below 1 where the result is."""
 _LOG_2 = (0.693359375, -2.12194440e-4)
 """The first part has nine bits: with any exponent it is exact (W. J. Cody and W. Waite, 1980)."""
 _BEYOND = 89.5
@@ -181,12 +187,18 @@ def _asinh(e: Emitter, x: Value) -> Value:
 
 def _acosh(e: Emitter, x: Value) -> Value:
     one = e.const(x.dtype, 1)
-    above = e.op("sub", x, one)
-    root = e.op("sqrt", e.op("mul", above, e.op("add", x, one)))
-    is_large = e.op("gt", x, e.const(x.dtype, LARGE))
-    near = e.op("log1p", e.op("add", above, root))
-    found = e.op("where", is_large, _log_of_twice(e, x), near)
-    return e.op("where", e.op("lt", x, one), e.const(x.dtype, math.nan), found)
+    above, is_large = e.op("sub", x, one), e.op("gt", x, e.const(x.dtype, LARGE))
+    if x.dtype == "f64":
+        root = e.op("sqrt", e.op("mul", above, e.op("add", x, one)))
+        near = e.op("log1p", e.op("add", above, root))
+        found = e.op("where", is_large, _log_of_twice(e, x), near)
+        return e.op("where", e.op("lt", x, one), e.const(x.dtype, math.nan), found)
+    sum_ = e.op("add", x, e.op("sqrt", e.op("fma", x, x, e.op("neg", one))))
+    more = e.op("where", is_large, e.const(x.dtype, math.log(2)), e.const(x.dtype, 0))
+    far = e.op("add", e.op("log", e.op("where", is_large, x, sum_)), more)
+    root = e.op("sqrt", e.op("mul", above, e.const(x.dtype, 1.5)))
+    near = e.op("fma", root, fused(e, above, _ACOSH), root)
+    return e.op("where", e.op("lt", x, e.const(x.dtype, 2)), near, far)
 
 
 def _atanh(e: Emitter, x: Value) -> Value:
