@@ -58,6 +58,8 @@ class Libdevice:
     nearbyint = staticmethod(from_numpy(np.rint))
     exp = staticmethod(from_numpy(np.exp))
     expm1 = staticmethod(from_numpy(np.expm1))
+    log10 = staticmethod(from_numpy(np.log10))
+    tan = staticmethod(from_numpy(np.tan))
     log1p = staticmethod(from_numpy(np.log1p))
     fmod = staticmethod(from_numpy(np.fmod))
     tanh = staticmethod(from_numpy(np.tanh))
