@@ -44,7 +44,10 @@ class Units:
         return sorted(units, key=self._place.__getitem__)
 
     def can_join(self, left: int, right: int, *, through: Collection[int] = ()) -> bool:
-        """Whether no third unit lies between the two, but for those `through` which others see."""
+        """Whether no third unit lies between the two.
+
+        Those of `through` exist only where they are read: what they depend on counts instead.
+        """
         first, last = self.in_order((left, right))
         between, passed = self.direct(last) - {first}, set[int]()
         while seen := between.intersection(through):
