@@ -12,7 +12,8 @@ from typing import ClassVar
 class NearhintError(Exception):
     """Base of all errors of the client; `code` is stable across releases.
 
-    A field `hint`, as the daemon sends one, takes the place of the class's own.
+    A field `hint`, as the daemon sends one, takes the place of the class's own. What is no UTF-8 in
+    a path is escaped: a message can be written and sent wherever errors go.
     """
 
     code: ClassVar[str] = "CLIENT"
@@ -21,7 +22,8 @@ class NearhintError(Exception):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(self.template.format(**fields))
+        text = self.template.format(**fields)
+        super().__init__(text.encode(errors="backslashreplace").decode())
 
     @property
     def reason(self) -> str:

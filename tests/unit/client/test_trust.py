@@ -81,3 +81,13 @@ def test_a_linked_folder_is_checked_where_it_leads(listening: Path, tmp_path: Pa
     listening.parent.chmod(0o777)
     with pytest.raises(UntrustedPath):
         trusted_directory(tmp_path / "linked", trusted_uids=NONE)
+
+
+def test_an_error_can_be_written_whatever_the_path_is(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"no UTF-8 \xff")
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(UntrustedPath, match=r"no UTF-8 \\udcff: others may write") as raised:
+        trusted_directory(folder, trusted_uids=NONE)
+    assert raised.value.report().encode()
+    assert raised.value.fields["path"] == folder
