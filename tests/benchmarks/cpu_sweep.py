@@ -1,9 +1,11 @@
 """What is served on a CPU at sizes that are no hints, against eager and against Inductor.
 
-    python -m tests.benchmarks.cpu_sweep [--pairs N] [--only PATTERN] [--json FILE] [--budget-s N]
+    python -m tests.benchmarks.cpu_sweep [--functions SET [--draw SEED] [--sizes N]] [--pairs N]
+                                         [--only PATTERN] [--json FILE] [--budget-s N]
 
-Each function of `cpu_sweep_cases` is compiled once for all its sizes, all dimensions dynamic: by
-nearhint, with a daemon of the benchmark's own that tunes the hints of the sizes' buckets, and by
+Each function of `cpu_sweep_cases`, or of another set (those of `gpu_sweep`, at sizes drawn among
+those that move at most `MOST_BYTES`), is compiled once for all its sizes, all dimensions dynamic:
+by nearhint, with a daemon of the benchmark's own that tunes the hints of the sizes' buckets, and by
 Inductor. Then the device is left alone, and the compiled calls, torch's guards included, are timed
 against eager in interleaved rounds; everyone allocates outputs. Ratios are the other's median over
 ours. `transposed` compares what is served on a contiguous tensor with what is served on one of the
@@ -28,6 +30,8 @@ from tests.benchmarks.compiled_call import copy_of
 from tests.benchmarks.cpu_cases import Case
 from tests.benchmarks.cpu_kernels import geometric_mean, interleaved, largest_error
 from tests.benchmarks.cpu_sweep_cases import ANCHORS, SWEEPS, TRANSPOSED, Layouts
+from tests.benchmarks.drawn_sizes import drawn
+from tests.benchmarks.gpu_sweep_cases import FUNCTIONS
 from tests.benchmarks.serving import Serving, cpu_conditions
 from tests.benchmarks.sweep_report import Bar, mean_bar, most_bar, say
 from tests.benchmarks.sweeps import Sweep, is_chosen
@@ -44,6 +48,9 @@ ATTEMPTS = 3
 DEFAULT_PAIRS = 15
 DEFAULT_BUDGET_S = 1200.0
 SETTLE_S = 150.0
+PINNED = "pinned"
+MOST_BYTES = 16 << 20
+"""Of a point whose sizes were drawn: what a GPU's sweeps move takes a CPU seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,23 +285,45 @@ def line_of(row: Row | LayoutRow) -> str:
     )
 
 
+def jobs_of(
+    options: argparse.Namespace,
+) -> list[tuple[str, Callable[[Serving], Iterator[Row | LayoutRow]]]]:
+    """What was asked for, by title; the few layouts first, as a budget is not to leave them out."""
+    jobs: list[tuple[str, Callable[[Serving], Iterator[Row | LayoutRow]]]] = []
+    sweeps = SWEEPS
+    if options.functions == PINNED:
+        jobs = [
+            (f"transposed {each.sweep.title}", partial(measure_layouts, each, pairs=options.pairs))
+            for each in TRANSPOSED
+        ]
+    else:
+        sweeps = tuple(
+            drawn(each, options.draw, limit=MOST_BYTES).at_most(options.sizes)
+            for each in FUNCTIONS[options.functions]
+        )
+    jobs += [(each.title, partial(measure, each, pairs=options.pairs)) for each in sweeps]
+    only = [options.only] if options.only else []
+    return [(title, job) for title, job in jobs if is_chosen(title, only)]
+
+
+def command_of(options: argparse.Namespace) -> str:
+    """What a report says that it was made with: which functions and sizes."""
+    command = "python -m tests.benchmarks.cpu_sweep"
+    if options.functions == PINNED:
+        return command
+    return f"{command} --functions {options.functions} --draw {options.draw}"
+
+
 def run(options: argparse.Namespace) -> Rows:
     """Everything that was asked for, as far as the budget goes; writes the report as it grows."""
     end = time.monotonic() + options.budget_s
     rows = Rows()
     head = {
-        "conditions": cpu_conditions("python -m tests.benchmarks.cpu_sweep"),
+        "conditions": cpu_conditions(command_of(options)),
         "threads": torch.get_num_threads(),
         "pairs": options.pairs,
     }
-    only = [options.only] if options.only else []
-    # The few layouts first: they are not to be what a budget leaves out.
-    jobs: list[tuple[str, Callable[[Serving], Iterator[Row | LayoutRow]]]] = [
-        (f"transposed {each.sweep.title}", partial(measure_layouts, each, pairs=options.pairs))
-        for each in TRANSPOSED
-    ]
-    jobs += [(each.title, partial(measure, each, pairs=options.pairs)) for each in SWEEPS]
-    jobs = [(title, job) for title, job in jobs if is_chosen(title, only)]
+    jobs = jobs_of(options)
     with torch.no_grad(), Serving() as serving, progress("sweeps") as advance:
         for number, (title, job) in enumerate(jobs):
             advance(number, len(jobs))
@@ -334,6 +363,11 @@ def report_of(head: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
 def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="what a CPU serves at sizes that are no hints")
+    parser.add_argument(
+        "--functions", choices=FUNCTIONS, default=PINNED, help="pinned here, or a set of gpu_sweep"
+    )
+    parser.add_argument("--draw", type=int, default=0, metavar="SEED", help="of a set's sizes")
+    parser.add_argument("--sizes", type=int, default=1, help="of a set: sizes a function; 0: all")
     parser.add_argument("--pairs", type=int, default=DEFAULT_PAIRS)
     parser.add_argument("--only", default="", help="functions whose name and dtype contain this")
     parser.add_argument("--json", type=Path, help="write the report to this file as it grows")

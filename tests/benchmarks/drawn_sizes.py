@@ -15,19 +15,19 @@ LARGE_SHARE = 1 / 8
 """Of the bytes of a sweep's largest point: every other draw moves so many."""
 
 
-def drawn(sweep: Sweep, seed: int) -> Sweep:
+def drawn(sweep: Sweep, seed: int, *, limit: float = math.inf) -> Sweep:
     """The sweep at as many other sizes, the same for the same seed.
 
     Each size lies between the least and the largest that the sweep has at its position, and is as
     likely to be in one octave as in another; where all of a position are multiples of a number, as
     a function's blocks ask for, so is what is drawn. No point moves more bytes than the largest of
-    the sweep, and every other one at least `LARGE_SHARE` of them: most draws are small. Of two
-    functions with equal sizes each has draws of its own.
+    the sweep, or than `limit`, and every other one at least `LARGE_SHARE` of that: most draws are
+    small. Of two functions with equal sizes each has draws of its own.
 
     Raises `ValueError` where `ATTEMPTS` draws do not find as many sizes.
     """
     generator = random.Random(f"{seed} {sweep.title}")
-    most = max(moved_bytes(sweep, sizes) for sizes in sweep.sizes)
+    most = min(limit, max(moved_bytes(sweep, sizes) for sizes in sweep.sizes))
     found: list[Sizes] = []
     for _ in range(ATTEMPTS):
         least = 0.0 if len(found) % 2 else most * LARGE_SHARE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,39 @@ BETWEEN = """
     (store 2 (+ (* k1 p0) p1) 10)))
 """
 """What pads reads, the upper bound first or the lower one, and comparisons with numbers."""
+TRIANGLES = """
+(kernel (symbols k0 k1)
+  (pointwise k0 k1)
+  (reduction)
+  (params (in f32) (out f32))
+  (body
+    (iota (+ p0 -1))
+    (iota p1)
+    ({comparison} bool 0 1)
+    (load 0 (+ (* k1 p0) p1))
+    (const f32 0x40000000)
+    (where f32 2 3 4)
+    (store 1 (+ (* k1 p0) p1) 5)))
+"""
+"""A mask whose row is compared with its columns, that one on the left."""
+ROLLED = """
+(kernel (symbols k0 k1)
+  (pointwise k0 k1)
+  (reduction)
+  (params (in f16) (out f16))
+  (body
+    (iota p0)
+    (iota (+ k0 -2))
+    (lt bool 0 1)
+    (load 0 (+ (* k1 (min (+ k0 -1) (+ p0 2))) p1))
+    (cast f32 3)
+    (load 0 (+ (* k1 (max 0 (+ p0 2 (* -1 k0)))) p1))
+    (cast f32 5)
+    (where f32 2 4 6)
+    (cast f16 7)
+    (store 1 (+ (* k1 p0) p1) 8)))
+"""
+"""Rows, two places further: each is one of two, whatever the column."""
 
 
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
@@ -96,3 +130,33 @@ def test_what_is_contiguous_within_bounds_is_loaded_in_vectors(
         random = np.random.default_rng(half)
         shapes = (2 * 3 * 2 * half, 2 * 2 * half, 2 * 2 * half)
         check(native, dims, [encode("bf16", random.normal(size=count)) for count in shapes])
+
+
+@pytest.mark.parametrize("comparison", ["lt", "le", "gt", "ge"])
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_a_position_may_be_compared_with_that_of_lanes_on_its_right(
+    level: str, lanes: int, comparison: str, tmp_path: Path
+) -> None:
+    schedule = parse_schedule(f"cpu.pointwise axis=1 lanes={lanes} unroll=2 block=1024")
+    given = parse_kernel(TRIANGLES.format(comparison=comparison))
+    source = generate(given, schedule, LEVELS[level]).source
+    assert re.search(r"vbool v2_0 = ~?lanes_below_bool\(", source)
+    native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+    for dims in ((1, 1), (37, 37), (3, 80), (70, 5)):
+        random = np.random.default_rng(0)
+        check(native, dims, [random.normal(size=dims[0] * dims[1]).astype(np.float32)])
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_what_is_one_choice_for_all_lanes_is_no_choice_of_each(
+    level: str, lanes: int, tmp_path: Path
+) -> None:
+    schedule = parse_schedule(f"cpu.pointwise axis=1 lanes={lanes} unroll=2 block=1024")
+    given = parse_kernel(ROLLED)
+    source = generate(given, schedule, LEVELS[level]).source
+    assert "v7_0 = v2[0] ? v4_0 : v6_0;" in source
+    assert "sel_f32(v2" not in source
+    native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+    for dims in ((2, 1), (3, 50), (8, 33)):
+        random = np.random.default_rng(0)
+        check(native, dims, [encode("f16", random.normal(size=dims[0] * dims[1]))])

@@ -33,6 +33,8 @@ _FIRST_LANES: Mapping[str, tuple[int, bool]] = {
 }  # fmt: skip
 """Comparison of l + a with b -> (n, turned): it holds, or turned fails, for l < b - a + n."""
 
+_SWAPPED: Mapping[str, str] = {"lt": "gt", "le": "ge", "ge": "le", "gt": "lt"}
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -173,6 +175,7 @@ class Body:
                 given = [self.dtypes[operand] for operand in operands]
                 return (
                     self._shortcut(node, position, names)
+                    or self._choice(node, names)
                     or self._position(node, copy)
                     or self._rounding(node, copy, here)
                     or c_ops.expression(node, names, given, self.prelude)
@@ -202,6 +205,12 @@ class Body:
                 return f"{self.prelude.use('quotient', 'f32')}({names[0]}, {names[1]})"
         return ""
 
+    def _choice(self, node: ir.Op, names: Sequence[str]) -> str:
+        """What is chosen for all lanes at once, so that nothing has to load the other; or ""."""
+        if node.name != "where" or self.in_lanes(node.operands[0]):
+            return ""
+        return f"{names[0]}[0] ? {names[1]} : {names[2]}"
+
     def _position(self, node: ir.Op, copy: int) -> str:
         """A comparison of the lanes' positions with a size, without positions in 64 bits; or ""."""
         if node.name not in _FIRST_LANES:
@@ -209,9 +218,12 @@ class Body:
         left, right = (self._size(operand) for operand in node.operands)
         if left is None or right is None:
             return ""
+        name = node.name
+        if access(left, self.lane).is_uniform:
+            left, right, name = right, left, _SWAPPED[name]
         if not access(left, self.lane).is_contiguous or not access(right, self.lane).is_uniform:
             return ""
-        further, is_turned = _FIRST_LANES[node.name]
+        further, is_turned = _FIRST_LANES[name]
         here = self._at(left, copy)
         count = ex.add(ex.sub(right, here), further)
         text = f"{self.prelude.use('lanes_below', 'bool')}({to_c(count)})"
