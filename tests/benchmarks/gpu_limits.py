@@ -61,7 +61,13 @@ CACHES = ("warm", "cold", "clean")
 COPY, OURS, SERVED = "copy", "ours", "ours, as served"
 REPORTS = tuple(
     Path(__file__).parent / "results" / f"2026-11-h100-{name}.json"
-    for name in ("sweep", "sweep-f32", "sweep-rows", "sweep-rows-f32", "sweep-others")
+    for name in (
+        "sweep-again",
+        "sweep-again-f32",
+        "sweep-rows",
+        "sweep-rows-f32",
+        "sweep-others",
+    )
 )
 """What is reported of the sweeps: of a point that is short in several, the first counts."""
 MOST = 16
