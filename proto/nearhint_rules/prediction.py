@@ -50,8 +50,8 @@ DEFAULT_RATIO = 1.5
 """The same of the default Variant, which is to displace others only near where it is good."""
 LEAST_HINTS, CPU_LEAST_HINTS = 2, 3
 """Hints that there must be. On a GPU a hint and what was timed beside it are enough: which of the
-two is more like some sizes is a matter of divisibility first. Sizes near them lose 1.6 % on average
-by predictions and 2.7 % by the nearest, those of two hints 3.8 and 5.0 %
+two is more like some sizes is a matter of divisibility first. Sizes near them lose 1.7 % on average
+by predictions and 2.4 % by the nearest, those of two hints 3.5 and 4.7 %
 (`tests.benchmarks.selection_begun`). On a CPU, where nothing is promised, so few say too little."""
 FOLDS, FEW_FOLDS, MANY = 8, 4, 16
 """Times at most that a model is fitted again to see how far it is off; fewer with many hints."""
