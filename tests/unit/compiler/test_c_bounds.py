@@ -81,6 +81,22 @@ TRIANGLES = """
     (store 1 (+ (* k1 p0) p1) 5)))
 """
 """A mask whose row is compared with its columns, that one on the left."""
+LIMITED = """
+(kernel (symbols k0 k1)
+  (pointwise k0 k1)
+  (reduction)
+  (params (in i64) (in f32) (out f32))
+  (body
+    (load 0 p0)
+    (iota (+ p1 -2))
+    ({comparison} bool 1 0)
+    (load 1 (+ (* k1 p0) p1))
+    (const f32 0x40000000)
+    (where f32 2 3 4)
+    (store 2 (+ (* k1 p0) p1) 5)))
+"""
+"""A mask by a limit that is read for each row, as of sequences of different lengths."""
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 ROLLED = """
 (kernel (symbols k0 k1)
   (pointwise k0 k1)
@@ -132,7 +148,7 @@ def test_what_is_contiguous_within_bounds_is_loaded_in_vectors(
         check(native, dims, [encode("bf16", random.normal(size=count)) for count in shapes])
 
 
-@pytest.mark.parametrize("comparison", ["lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("comparison", COMPARISONS)
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
 def test_a_position_may_be_compared_with_that_of_lanes_on_its_right(
     level: str, lanes: int, comparison: str, tmp_path: Path
@@ -140,11 +156,28 @@ def test_a_position_may_be_compared_with_that_of_lanes_on_its_right(
     schedule = parse_schedule(f"cpu.pointwise axis=1 lanes={lanes} unroll=2 block=1024")
     given = parse_kernel(TRIANGLES.format(comparison=comparison))
     source = generate(given, schedule, LEVELS[level]).source
-    assert re.search(r"vbool v2_0 = ~?lanes_below_bool\(", source)
+    assert re.search(r"vbool v2_0 = ~?lanes?_(below|at)_bool\(", source)
     native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
     for dims in ((1, 1), (37, 37), (3, 80), (70, 5)):
         random = np.random.default_rng(0)
         check(native, dims, [random.normal(size=dims[0] * dims[1]).astype(np.float32)])
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS)
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_positions_may_be_compared_with_any_number_that_was_read(
+    level: str, lanes: int, comparison: str, tmp_path: Path
+) -> None:
+    schedule = parse_schedule(f"cpu.pointwise axis=1 lanes={lanes} unroll=2 block=1024")
+    given = parse_kernel(LIMITED.format(comparison=comparison))
+    source = generate(given, schedule, LEVELS[level]).source
+    assert re.search(r"vbool v2_0 = ~?lanes?_(below|at)_bool\(bounded_i64\(v0\[0\]\)", source)
+    native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+    extremes = np.iinfo(np.int64)
+    limits = [extremes.min, extremes.min + 1, -3, -2, -1, 0, 1, 15, 16, 17, 38, 39, 40, 41]
+    limits += [1 << 32, (1 << 32) + 3, -(1 << 32), extremes.max - 1, extremes.max]
+    values = np.random.default_rng(0).normal(size=len(limits) * 43).astype(np.float32)
+    check(native, (len(limits), 43), [np.array(limits), values])
 
 
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)

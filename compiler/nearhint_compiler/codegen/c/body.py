@@ -28,12 +28,14 @@ from nearhint_rules.expr import Expr
 _REPEATED = {2.0: "$x * $x", 3.0: "$x * $x * $x", 1.0: "$x", -1.0: "1 / $x"}
 
 
-_FIRST_LANES: Mapping[str, tuple[int, bool]] = {
-    "lt": (0, False), "le": (1, False), "ge": (0, True), "gt": (1, True),
+_LANES_THAT: Mapping[str, tuple[str, int, str]] = {
+    "lt": ("", 0, "lanes_below"), "le": ("", 1, "lanes_below"), "eq": ("", 0, "lane_at"),
+    "ge": ("~", 0, "lanes_below"), "gt": ("~", 1, "lanes_below"), "ne": ("~", 0, "lane_at"),
 }  # fmt: skip
-"""Comparison of l + a with b -> (n, turned): it holds, or turned fails, for l < b - a + n."""
-
-_SWAPPED: Mapping[str, str] = {"lt": "gt", "le": "ge", "ge": "le", "gt": "lt"}
+"""Comparison of l + a with b -> how, n and what is called: of b - a + n; ~: the other lanes."""
+_SWAPPED: Mapping[str, str] = {
+    "lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ class Body:
                 return (
                     self._shortcut(node, position, names)
                     or self._choice(node, names)
-                    or self._position(node, copy)
+                    or self._position(node, copy, names)
                     or self._rounding(node, copy, here)
                     or c_ops.expression(node, names, given, self.prelude)
                 )
@@ -211,23 +213,29 @@ class Body:
             return ""
         return f"{names[0]}[0] ? {names[1]} : {names[2]}"
 
-    def _position(self, node: ir.Op, copy: int) -> str:
-        """A comparison of the lanes' positions with a size, without positions in 64 bits; or ""."""
-        if node.name not in _FIRST_LANES:
+    def _position(self, node: ir.Op, copy: int, names: Sequence[str]) -> str:
+        """A comparison of the lanes' positions with what is one for all; else "".
+
+        It takes no vectors of positions in 64 bits, which are wider than a register.
+        """
+        if node.name not in _LANES_THAT:
             return ""
-        left, right = (self._size(operand) for operand in node.operands)
-        if left is None or right is None:
+        (left, right), name = node.operands, node.name
+        if not self.in_lanes(left):
+            left, right, name, names = right, left, _SWAPPED[name], names[::-1]
+        position = self._size(left)
+        if self.in_lanes(right) or position is None:
             return ""
-        name = node.name
-        if access(left, self.lane).is_uniform:
-            left, right, name = right, left, _SWAPPED[name]
-        if not access(left, self.lane).is_contiguous or not access(right, self.lane).is_uniform:
+        if not access(position, self.lane).is_contiguous:
             return ""
-        further, is_turned = _FIRST_LANES[name]
-        here = self._at(left, copy)
-        count = ex.add(ex.sub(right, here), further)
-        text = f"{self.prelude.use('lanes_below', 'bool')}({to_c(count)})"
-        return f"~{text}" if is_turned else text
+        turned, further, function = _LANES_THAT[name]
+        here, size = self._at(position, copy), self._size(right)
+        if size is None:
+            limit = f"{self.prelude.use('bounded', 'i64')}({names[1]}[0])"
+            count = f"{limit} - ({to_c(ex.sub(here, further))})"
+        else:
+            count = to_c(ex.add(ex.sub(size, here), further))
+        return f"{turned}{self.prelude.use(function, 'bool')}({count})"
 
     def _size(self, position: int) -> Expr | None:
         """What a node is as a size expression; None where it is none."""

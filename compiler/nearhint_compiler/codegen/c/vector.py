@@ -168,6 +168,22 @@ _CHOICE = (
         ("bool",),
     ),
     Row(
+        "lane_at",
+        "/* True in lane n, if there is one. */\n"
+        "static inline vbool lane_at_bool(int64_t n)\n"
+        "{\n    const int32_t lane = n < 0 ? -1 : n > $W ? $W : (int32_t)n;\n"
+        "    return (vbool)((vi32){$IOTA} == lane);\n}\n",
+        ("bool",),
+    ),
+    Row(
+        "bounded",
+        "/* As far from all positions as x, or so far that it makes no difference. */\n"
+        "static inline int64_t bounded_i64(int64_t x)\n"
+        "{\n    const int64_t most = INT64_MAX / 2;\n"
+        "    return x > most ? most : x < -most ? -most : x;\n}\n",
+        ("i64",),
+    ),
+    Row(
         "any_lane",
         "static inline int any_lane_bool(vbool m)\n"
         "{\n    return ${M}_movepi32_mask((__m${R}i)m) != 0;\n}\n",
