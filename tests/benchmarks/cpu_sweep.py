@@ -30,7 +30,7 @@ from tests.benchmarks.compiled_call import copy_of
 from tests.benchmarks.cpu_cases import Case
 from tests.benchmarks.cpu_kernels import geometric_mean, interleaved, largest_error
 from tests.benchmarks.cpu_sweep_cases import ANCHORS, SWEEPS, TRANSPOSED, Layouts
-from tests.benchmarks.drawn_sizes import drawn
+from tests.benchmarks.drawn_sizes import drawn, moved_bytes
 from tests.benchmarks.gpu_sweep_cases import FUNCTIONS
 from tests.benchmarks.serving import Serving, cpu_conditions
 from tests.benchmarks.sweep_report import Bar, mean_bar, most_bar, say
@@ -285,6 +285,11 @@ def line_of(row: Row | LayoutRow) -> str:
     )
 
 
+def limit_of(sweep: Sweep) -> float:
+    """What its points may move: `MOST_BYTES`, or as much as the least of those that are listed."""
+    return max(MOST_BYTES, min(moved_bytes(sweep, sizes) for sizes in sweep.sizes))
+
+
 def jobs_of(
     options: argparse.Namespace,
 ) -> list[tuple[str, Callable[[Serving], Iterator[Row | LayoutRow]]]]:
@@ -298,7 +303,7 @@ def jobs_of(
         ]
     else:
         sweeps = tuple(
-            drawn(each, options.draw, limit=MOST_BYTES).at_most(options.sizes)
+            drawn(each, options.draw, limit=limit_of(each)).at_most(options.sizes)
             for each in FUNCTIONS[options.functions]
         )
     jobs += [(each.title, partial(measure, each, pairs=options.pairs)) for each in sweeps]

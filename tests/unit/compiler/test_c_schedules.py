@@ -365,6 +365,29 @@ def test_what_is_stored_along_another_loop_than_loaded_is_turned(tmp_path: Path)
         check(native, dims, inputs, threads=3)
 
 
+@pytest.mark.parametrize(("few", "family"), [(2, "cpu.pointwise"), (16, "cpu.tiles")])
+def test_what_is_turned_along_few_elements_alone_has_no_tiles_first(
+    few: int, family: str, tmp_path: Path
+) -> None:
+    """As channels that become columns of pixels beside each other."""
+    kernel = parse_kernel(f"""
+(kernel (symbols k0 k1)
+  (pointwise k0 k1 {few})
+  (reduction)
+  (params (in bf16) (out bf16))
+  (body
+    (load 0 (+ (* {few} k1 p0) (* k1 p2) p1))
+    (store 1 (+ (* {few} k1 p0) (* {few} p1) p2) 0)))
+""")
+    first, *others = candidates(kernel, AVX512)
+    assert first.family == family
+    assert {each.family for each in (first, *others)} == {"cpu.pointwise", "cpu.tiles"}
+    if family == "cpu.pointwise":
+        assert first["axis"] == 1
+    words = np.random.default_rng(0).integers(0, 1 << 14, 3 * 37 * few, dtype=np.uint16)
+    check(compile_kernel(kernel, first, tmp_path), (3, 37), [words])
+
+
 def test_few_elements_a_step_are_moved_one_by_one() -> None:
     """A gated unit's rows of 16 are apart: along them compilers would take minutes."""
     offered = candidates(parse_kernel(GATED), AVX512, {"k0": 4096})
