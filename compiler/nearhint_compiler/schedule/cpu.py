@@ -37,7 +37,7 @@ half of it, since every second unaligned access then stays within a cache line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
+from math import inf, prod
 
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.interleaved import is_interleaved
@@ -92,6 +92,9 @@ _LINE_BYTES = 64
 _FEW = 4
 """Elements along a side of a tile of which most is empty: pixels that are shuffled or doubled, and
 patches of four, take 0.3 to 0.8 times as long along the other side alone, on a Zen 4."""
+_PAIR = 2
+"""Terms of which whole rows fill a vector of totals sooner than lanes along each row; of planes and
+of narrow elements `_FEW` of them do: pools of two by two take a fourth of the time."""
 _SINGLY, _LEAST_LANES = 128, 4
 """Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
 memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""
@@ -369,6 +372,11 @@ def _row_space(
         order = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
     elif not split:
         order = [(half, 4), (half, 2), (lanes, 4), (lanes, 2)]
+    terms = _terms(kernel)
+    if terms <= (_FEW if has_narrow(kernel) or len(kernel.reduction) > 1 else _PAIR):
+        yield from (_columns(kernel, each, bits, lanes=half, unroll=4) for each in others[:1])
+    if terms < lanes:
+        order.sort(key=lambda shape: shape[0])
     together: list[Schedule] = []
     if best == f"r{len(kernel.reduction) - 1}" and is_interleaved(kernel):
         together = [_rows(best, lanes=lanes, unroll=4, split=split, interleaved=1)]
@@ -392,6 +400,12 @@ def _row_space(
     for other in others:
         if other.startswith("p"):
             yield _columns(kernel, other, bits, lanes=half, unroll=4)
+
+
+def _terms(kernel: ir.Kernel) -> float:
+    """Of a row whose length no size changes, as in pools; without end where one does."""
+    extents = [extent_of(kernel, f"r{number}", {}) for number in range(len(kernel.reduction))]
+    return prod(filter(None, extents)) if all(extents) else inf
 
 
 def _has_short_pieces(kernel: ir.Kernel, dims: Mapping[str, int]) -> bool:

@@ -388,6 +388,36 @@ def test_what_is_turned_along_few_elements_alone_has_no_tiles_first(
     check(compile_kernel(kernel, first, tmp_path), (3, 37), [words])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "terms", "first", "lanes"),
+    [
+        ("f32", "2", "cpu.columns", 8), ("f32", "4", "cpu.rows", 8), ("f32", "16", "cpu.rows", 16),
+        ("bf16", "4", "cpu.columns", 8), ("bf16", "8", "cpu.rows", 8),
+        ("f32", "k1", "cpu.rows", 16),
+    ],
+)  # fmt: skip
+def test_a_vector_is_of_several_rows_first_where_one_has_few_terms(
+    dtype: str, terms: str, first: str, lanes: int
+) -> None:
+    """Not so where a size says how many: other sizes are served, too."""
+    kernel = parse_kernel(f"""
+(kernel (symbols k0 k1)
+  (pointwise k0)
+  (reduction {terms})
+  (params (in {dtype}) (in f32) (out f32))
+  (body
+    (load 0 (+ (* {terms} p0) r0))
+    (cast f32 0)
+    (reduce sum f32 1)
+    (load 1 k1)
+    (mul f32 2 3)
+    (store 2 p0 4)))
+""")
+    for dims in (None, {"k0": 4096, "k1": 2}):
+        default = candidates(kernel, AVX512, dims)[0]
+        assert (default.family, default["lanes"]) == (first, lanes)
+
+
 def test_few_elements_a_step_are_moved_one_by_one() -> None:
     """A gated unit's rows of 16 are apart: along them compilers would take minutes."""
     offered = candidates(parse_kernel(GATED), AVX512, {"k0": 4096})
