@@ -3,7 +3,8 @@
 A Program is seen when it is registered, tuned, or reported as run. That is noted in memory and
 written with the next turn, at most once a day for each: no request waits for it, and what a kill
 loses is a day. Days are counted on which the daemon ran. A machine that was off for a year, or
-whose clock jumped by one, has missed none.
+whose clock jumped by one, has missed none. A clock that goes back and forth, as where two services
+set it, comes to the same dates again, which count once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import MetaRow, SightingRow
 
 DAY = "day_of_sightings"
-"""The fact about the store: how many days there were, and the date of the last."""
+"""The fact about the store: how many days there were, and the dates of the last few."""
+DATES_KEPT = 8
 PROGRAM = "program"
 KERNEL = "kernel"
 
@@ -83,10 +85,10 @@ class Sightings:
 
 def _write(tx: Writing, date: str, noted: Collection[ProgramId]) -> int:
     known = tx.get(MetaRow, DAY)
-    number, _, last = (known.value if known is not None else "0 ").partition(" ")
+    number, *dates = (known.value if known is not None else "0").split()
     day = int(number) if number.isdecimal() else 0
-    if date != last:
+    if date not in dates:
         day += 1
-        tx.put(MetaRow(DAY, f"{day} {date}"))
+        tx.put(MetaRow(DAY, " ".join((str(day), date, *dates[: DATES_KEPT - 1]))))
     tx.put_all(SightingRow(PROGRAM, *each, day) for each in sorted(noted))
     return day

@@ -340,6 +340,17 @@ def test_a_machine_that_was_off_or_whose_clock_jumped_has_missed_no_days(tmp_pat
     go(tmp_path, scenario)
 
 
+def test_a_clock_that_goes_back_and_forth_makes_no_days(tmp_path: Path) -> None:
+    async def scenario(daemon: Running, calendar: Calendar) -> None:
+        tuned = await Tuned.at(daemon, 64)
+        for _ in range(2 * DAYS):
+            await calendar.passes(1, day_s=DAY_S)
+            await calendar.passes(1, day_s=-DAY_S)
+        assert (await tuned.runs(64))[0] == FAST
+
+    go(tmp_path, scenario)
+
+
 def test_a_sighting_is_written_once_a_day(tmp_path: Path) -> None:
     async def scenario(daemon: Running, calendar: Calendar) -> None:
         tuned = await Tuned.at(daemon, 64)
