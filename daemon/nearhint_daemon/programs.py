@@ -79,6 +79,7 @@ class Programs:
         self._clock = clock
         self._arrivals = Arrivals()
         self._kept = Recent[ProgramKey, Lowered](KEPT_LIMIT)
+        self._whole = Recent[ProgramKey, bool](RANGES_LIMIT)
         self._ranges = Recent[tuple[str, str], Mapping[str, tuple[int, int | None]]](RANGES_LIMIT)
 
     async def register(
@@ -143,10 +144,28 @@ class Programs:
         )
 
     def plan(self, key: ProgramKey) -> PlanRow | None:
-        """The Plan by this compiler, if it is made."""
-        return self._store.read_now(
+        """The Plan by this compiler, if it is made and all that it launches is there."""
+        row = self._store.read_now(
             lambda reading: reading.get(PlanRow, *key, self._compiler_version)
         )
+        return row if row is not None and self._is_whole(key) else None
+
+    def _is_whole(self, key: ProgramKey) -> bool:
+        """Whether none of what a Plan launches lost its hash; looked at once in a daemon's life."""
+        if key not in self._whole:
+            launches = self._launches(key)
+
+            def is_there(reading: Reading) -> bool:
+                return all(
+                    reading.get(KernelRow, row.namespace, row.kernel) is not None
+                    and reading.get(FallbackRow, row.namespace, row.fallback) is not None
+                    for row in launches
+                )
+
+            if not self._store.read_now(is_there):
+                return False
+            self._whole.keep(key, True)
+        return True
 
     def target(self, target_id: str) -> Target:
         """A Target that a Program was registered for; raises `KernelUnknown`."""
@@ -188,6 +207,7 @@ class Programs:
         self._ranges.drop((namespace, program))
         for kind in TARGET_KINDS:
             self._kept.drop((namespace, program, kind))
+            self._whole.drop((namespace, program, kind))
 
     def ranges(self, namespace: str, program: str) -> Mapping[str, tuple[int, int | None]]:
         """A Program's symbols and their ranges; raises `KernelUnknown`."""

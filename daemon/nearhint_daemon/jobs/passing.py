@@ -6,6 +6,7 @@ PASSING_CODES = frozenset(
     {
         "DEVICE_FULL",
         "INTERNAL",
+        "KERNEL_UNKNOWN",
         "NO_DEVICE",
         "SCRATCH_FULL",
         "SEARCH_FAILED",

@@ -80,7 +80,9 @@ class KernelService(kernel_service_pb2_grpc.KernelServiceServicer):
         spec = self._core.programs.lower_job(
             (namespace, registered.program, registered.target.kind)
         )
-        rows = await self._core.jobs.ensure([spec])
+        # Where that was done, what it made has lost its hashes since: it is made again.
+        is_lost = spec.key in self._core.jobs.reached([spec.key])
+        rows = await self._core.jobs.ensure([replace(spec, is_repeatable=is_lost)])
         response.operation.CopyFrom(operation_message(self._core.operations.create(rows)))
         return response
 

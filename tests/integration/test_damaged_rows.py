@@ -1,0 +1,61 @@
+"""Rows that lost their hash: what they held is made again for who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.integration.daemon_in_process import Running, hints_of, running
+from tests.integration.fake_workers import chain
+
+from nearhint_daemon.store import database
+from nearhint_daemon.store.shapes import SHAPES
+
+HASHED = tuple(shape.table for shape in SHAPES.values() if shape.is_hashed)
+
+
+def damage(tmp_path: Path, table: str) -> None:
+    """Every row of a table loses its hash."""
+    with closing(sqlite3.connect(tmp_path / "state" / database.FILE_NAME)) as direct:
+        changed = direct.execute(f"UPDATE {table} SET row_hash = 'x' || row_hash")
+        assert changed.rowcount > 0
+        direct.commit()
+
+
+async def is_tuned_at(daemon: Running, *sizes: int) -> None:
+    """A client that starts now has the Program's Kernel tuned at sizes."""
+    registered = await daemon.client.register(chain(1))
+    assert registered.HasField("plan")
+    assert (await daemon.client.tuned(registered, *sizes)).failed == 0
+    (found,) = await daemon.client.tables_of(registered)
+    assert {row.dims for row in hints_of(found)} == {(size,) for size in sizes}
+
+
+@pytest.mark.parametrize("table", HASHED)
+def test_what_was_damaged_is_made_again_for_who_asks(tmp_path: Path, table: str) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            await is_tuned_at(daemon, 64)
+        damage(tmp_path, table)
+        async with running(tmp_path) as daemon:
+            await is_tuned_at(daemon, 64, 1024)
+
+    asyncio.run(scenario())
+
+
+def test_work_that_failed_for_a_damaged_kernel_is_done_once_that_is_whole(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            await is_tuned_at(daemon, 64)
+            registered = await daemon.client.register(chain(1))
+            damage(tmp_path, "kernels")
+            assert (await daemon.client.tuned(registered, 1024)).failed > 0
+        async with running(tmp_path) as daemon:
+            daemon.core.jobs._clock = lambda: time.time() + 60.0
+            await is_tuned_at(daemon, 64, 1024)
+
+    asyncio.run(scenario())
