@@ -1,7 +1,8 @@
 """Operations: what one caller asked for, as a number of jobs, until they have ended.
 
 They live in memory: the jobs are what is durable. A caller whose operation is gone asks again, and
-what is done is not done twice.
+what is done is not done twice. Whoever goes away tells nobody, and jobs may wait for long, as under
+the policy never: of more than `OPERATIONS_LIMIT` those go that nobody has asked about for longest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from nearhint_daemon.errors import BudgetSpent, OperationUnknown, QueueFull
+from nearhint_daemon.errors import BudgetSpent, OperationUnknown
 from nearhint_daemon.jobs import OPEN_STATES, PASSING_CODES, JobQueue
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.unbroken import to_its_end
@@ -34,7 +35,7 @@ class Operation:
     """One caller's work; `code` and `message` are of the first part that failed.
 
     `skipped` parts have ended undone, as the budget was spent, and have not failed. `passing` ones
-    have failed for what says nothing about the work.
+    have failed for what says nothing about the work. So many streams as `watched` follow it.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Operation:
     failed: int = 0
     skipped: int = 0
     passing: int = 0
+    watched: int = 0
     state: OperationState = OperationState.RUNNING
     code: str = ""
     message: str = ""
@@ -73,7 +75,7 @@ class Operation:
 
 
 class Operations:
-    """All operations of this daemon's life, the oldest ended ones forgotten."""
+    """The operations of this daemon's life, in the order in which they were asked about last."""
 
     def __init__(self, jobs: JobQueue, *, clock: Callable[[], float]) -> None:
         self._jobs = jobs
@@ -81,8 +83,8 @@ class Operations:
         self._all: dict[str, Operation] = {}
 
     def create(self, rows: Sequence[JobRow]) -> Operation:
-        """An operation over these jobs; done at once where all have ended. Raises `QueueFull`."""
-        self._forget()
+        """An operation over these jobs; done at once where all have ended."""
+        self._make_room()
         operation = Operation(str(uuid.uuid4()), self._clock(), total=len(rows))
         if not rows:
             operation.state = OperationState.DONE
@@ -97,21 +99,26 @@ class Operations:
 
     def get(self, operation_id: str) -> Operation:
         """The operation; raises `OperationUnknown`."""
-        operation = self._all.get(operation_id)
+        operation = self._all.pop(operation_id, None)
         if operation is None:
             raise OperationUnknown("no operation of that name", field="id")
+        self._all[operation_id] = operation
         return operation
 
     async def watch(self, operation_id: str) -> AsyncGenerator[Operation]:
         """The operation now and at each change, until it has ended."""
         operation = self.get(operation_id)
-        while True:
-            # Taken before it is handed out: what changes meanwhile is one more answer.
-            changed, state = operation.changed, operation.state
-            yield operation
-            if state is not OperationState.RUNNING:
-                return
-            await changed.wait()
+        operation.watched += 1
+        try:
+            while True:
+                # Taken before it is handed out: what changes meanwhile is one more answer.
+                changed, state = operation.changed, operation.state
+                yield operation
+                if state is not OperationState.RUNNING:
+                    return
+                await changed.wait()
+        finally:
+            operation.watched -= 1
 
     async def cancel(self, operation_id: str) -> Operation:
         """Stops waiting; work that nobody else waits for is cancelled.
@@ -139,11 +146,11 @@ class Operations:
         """Operations that have not ended."""
         return sum(op.state is OperationState.RUNNING for op in self._all.values())
 
-    def _forget(self) -> None:
+    def _make_room(self) -> None:
         if len(self._all) < OPERATIONS_LIMIT:
             return
-        ended = (op.id for op in self._all.values() if op.state is not OperationState.RUNNING)
-        oldest = next(ended, None)
-        if oldest is None:
-            raise QueueFull(f"{len(self._all)} operations are under way")
-        del self._all[oldest]
+        gone = next((each for each in self._all.values() if not each.watched), None)
+        if gone is not None:
+            del self._all[gone.id]
+            for key in gone.open_keys:
+                self._jobs.leave(key, gone.job_ended)

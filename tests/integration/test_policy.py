@@ -15,6 +15,7 @@ from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, FakeCompile
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
+from nearhint_daemon import operations
 from nearhint_daemon.errors import StoreDamaged
 from nearhint_daemon.store.queries import open_jobs
 from nearhint_daemon.store.rows import EventRow
@@ -74,6 +75,35 @@ def test_under_never_nothing_runs_on_the_device_until_it_is_allowed(tmp_path: Pa
                 ("never", "ann"),
                 ("always", "ann"),
             ]
+
+    asyncio.run(scenario())
+
+
+def test_clients_that_went_away_while_all_waits_keep_nobody_from_being_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "OPERATIONS_LIMIT", 8)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            client = daemon.client
+            registered = await client.register(chain(1))
+            await set_policy(daemon, NEVER)
+            polled = (await client.ensure(registered, 64)).id
+            watched = (await client.ensure(registered, 64)).id
+            last = asyncio.create_task(client.finished(watched))
+            await until(lambda: daemon.core.operations.get(watched).watched > 0)
+            for _ in range(20):
+                gone = (await client.ensure(registered, 64)).id
+                await client.operations.GetOperation(
+                    operation_service_pb2.GetOperationRequest(id=polled), timeout=20
+                )
+            assert daemon.core.operations.running() == 8
+            assert (await client.register(chain(2))).HasField("plan")
+            await set_policy(daemon, ALWAYS)
+            for each in (await client.finished(polled), await last, await client.finished(gone)):
+                assert each.state == operation_service_pb2.OPERATION_STATE_DONE
+                assert each.done == each.total
 
     asyncio.run(scenario())
 

@@ -173,6 +173,12 @@ class JobQueue:
         job.listeners.append(listener)
         return job.worked
 
+    def leave(self, key: str, listener: Listener) -> None:
+        """`listener` no longer waits; that is no reason to cancel a job."""
+        job = self._open.get(key)
+        if job is not None and listener in job.listeners:
+            job.listeners.remove(listener)
+
     async def ended_under(self, prefixes: tuple[str, ...], *, priority: int) -> None:
         """Waits until no job is open whose key starts so and that is at least so urgent.
 
