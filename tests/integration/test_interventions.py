@@ -472,5 +472,20 @@ def test_a_kernel_without_a_table_cannot_be_pinned(tmp_path: Path) -> None:
     go(tmp_path, scenario)
 
 
+def test_a_rollback_of_a_table_that_goes_at_that_moment_says_that_there_is_none(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Running) -> None:
+        kernel = await Tuned.at(daemon, 64)
+        (key,) = daemon.core.tables.every_key()
+        daemon.core.tables.withdraw(*key[:2])
+        daemon.core.interventions._named.table_key = lambda *_: key  # type: ignore[method-assign]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kernel.roll_back(1)
+        assert details(caught.value) == {"reason": "TABLE_UNKNOWN", "field": "kernel"}
+
+    go(tmp_path, scenario)
+
+
 def test_the_workers_timings_are_what_these_tests_take_them_for() -> None:
     assert MEDIAN_NS[FAST] < MEDIAN_NS[SCHEDULES[0]] < MEDIAN_NS[SLOW] < MEDIAN_NS["fallback"]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from nearhint_daemon import logs
 from nearhint_daemon.errors import (
-    GenerationGone,
     PinUnknown,
     QueueFull,
     StoreReadOnly,
@@ -22,7 +21,7 @@ from nearhint_daemon.errors import (
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.operating.acts import Act, place, record
 from nearhint_daemon.operating.editing import as_it_was, with_pin, without_pins, without_variants
-from nearhint_daemon.operating.named import Named, Sizes, dims_of
+from nearhint_daemon.operating.named import Named, Sizes, dims_of, no_table
 from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.store import Store, Writing
 from nearhint_daemon.store.rows import JobRow, KernelRow, QuarantinedVariantRow
@@ -133,7 +132,7 @@ class Interventions:
         key = self._named.table_key(kernel, target)
         earlier = self._tables.selector(key, generation).table
         if earlier is None:
-            raise GenerationGone(f"generation {generation} is no longer kept", field="generation")
+            raise no_table(())
         lines: list[str] = []
 
         def change(_: Table) -> Edit:
