@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -64,6 +65,12 @@ def service_methods() -> tuple[tuple[str, str], ...]:
     )
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether it is not that an answer found nobody any more, as where a client was killed."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, grpc.aio.InternalError)
+
+
 class Server:
     """Serves the core on a unix socket."""
 
@@ -71,6 +78,7 @@ class Server:
         self._socket_path = socket_path
         self._inode = 0
         core.metrics.add_methods(service_methods())
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
         self._server = grpc.aio.server(
             interceptors=[Boundary(core.metrics)],
             options=OPTIONS,

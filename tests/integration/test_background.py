@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.integration.daemon_in_process import running
 from tests.integration.waiting import until
@@ -135,3 +137,22 @@ def test_a_damaged_database_is_moved_aside_and_told(
 
     asyncio.run(scenario())
     assert told == ["database_moved_aside"]
+
+
+def test_an_answer_that_finds_nobody_any_more_is_no_error_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """gRPC logs it, with a traceback, for each client that is killed at the wrong moment."""
+    library = logging.getLogger("grpc._cython.cygrpc")
+    failed = (grpc.aio.InternalError("Failed execute_batch"), RuntimeError("broken"), None)
+
+    async def scenario() -> None:
+        async with running(tmp_path):
+            logs.configure(log_format="json", level="warning")
+            capsys.readouterr()
+            for error in failed:
+                library.error("raised in core", exc_info=error)
+
+    asyncio.run(scenario())
+    told = [line for line in capsys.readouterr().err.splitlines() if "raised in core" in line]
+    assert ["RuntimeError: broken" in line for line in told] == [True, False]
