@@ -85,14 +85,17 @@ class StateLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            first_line = os.read(descriptor, 32).decode("ascii", "replace").partition("\n")[0]
+            holder = first_line.strip() or "unknown"
             os.close(descriptor)
             raise StateDirectoryLocked(
                 f"{self._path.parent} is in use by the nearhintd with pid {holder}"
             ) from None
         self._descriptor = descriptor
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        line = f"{os.getpid()}\n".encode()
+        # In this order: of a full disk nobody else takes the room that the last pid had.
+        os.pwrite(descriptor, line, 0)
+        os.ftruncate(descriptor, len(line))
 
     def release(self) -> None:
         """Gives the lock back; the file stays."""

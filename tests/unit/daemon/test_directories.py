@@ -109,6 +109,27 @@ def test_the_lock_names_its_holder(tmp_path: Path) -> None:
     second.release()
 
 
+def test_the_lock_of_a_full_disk_gives_up_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / directories.LOCK_NAME).write_text("4194304\n")
+    write = os.pwrite
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        if os.fstat(descriptor).st_size < offset + len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "getpid", lambda: 12)
+    lock = directories.StateLock(tmp_path)
+    lock.acquire()
+    with pytest.raises(StateDirectoryLocked, match=r"with pid 12$"):
+        directories.StateLock(tmp_path).acquire()
+    lock.release()
+    assert (tmp_path / directories.LOCK_NAME).read_text() == "12\n"
+
+
 def test_a_stale_socket_is_cleared_and_a_living_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as listening:
