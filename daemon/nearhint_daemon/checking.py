@@ -1,4 +1,4 @@
-"""`nearhintd db check`: the database's structure, each row's hash, each artifact's bytes.
+"""`nearhintd db check`: the database's structure, whether each row is whole, each artifact's bytes.
 
 Of a database of an earlier version a copy is brought up to this one, as the next start would do,
 and the rows of the copy are checked.
@@ -46,7 +46,7 @@ def _check(state_dir: Path, path: Path) -> Report:
     problems: list[str] = []
 
     def corrupt(table: str, key: str) -> None:
-        problems.append(f"{table} {key}: the row does not have its hash")
+        problems.append(f"{table} {key}: the row is damaged")
 
     rows: dict[str, int] = {}
     if not path.stat().st_size:  # SQLite would delete the log beside it, if there is one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from nearhint_daemon.jobs import JobSpec, Priority
 from nearhint_daemon.operating.quarantine import Quarantine
 from nearhint_daemon.recent import Recent
 from nearhint_daemon.sightings import Sightings
-from nearhint_daemon.store import Reading, Store, Writing
+from nearhint_daemon.store import Reading, Store, Writing, queries
 from nearhint_daemon.store.rows import (
     FallbackRow,
     JobRow,
@@ -148,12 +148,20 @@ class Programs:
         row = self._store.read_now(
             lambda reading: reading.get(PlanRow, *key, self._compiler_version)
         )
-        return row if row is not None and self._is_whole(key) else None
+        return row if row is not None and self._is_whole(key, row) else None
 
-    def _is_whole(self, key: ProgramKey) -> bool:
-        """Whether none of what a Plan launches lost its hash; looked at once in a daemon's life."""
+    def _is_whole(self, key: ProgramKey, plan: PlanRow) -> bool:
+        """Whether nothing of what a Plan launches is damaged; looked at once in a daemon's life."""
         if key not in self._whole:
             launches = self._launches(key)
+            kept = [(row.step, row.kernel, row.fallback, row.nodes) for row in launches]
+            steps = enumerate(program_pb2.Plan.FromString(plan.message).steps)
+            if kept != [
+                (number, step.launch.kernel, step.launch.fallback, _words(step.launch.nodes))
+                for number, step in steps
+                if step.HasField("launch")
+            ]:
+                return False
 
             def is_there(reading: Reading) -> bool:
                 return all(
@@ -263,6 +271,7 @@ class Programs:
         rows = await asyncio.to_thread(self._rows, key, lowered)
 
         def keep(tx: Writing) -> None:
+            queries.delete_launches(tx, *key, self._compiler_version)
             for made in rows:
                 # A Fallback that was checked already keeps its verdict.
                 if isinstance(made, FallbackRow | KernelRow):
@@ -327,7 +336,7 @@ class Programs:
                 step=number,
                 kernel=step.kernel,
                 fallback=step.fallback,
-                nodes=" ".join(map(str, step.nodes)),
+                nodes=_words(step.nodes),
                 sources=sources.get(number, ""),
             )
             for number, step in launches
@@ -371,6 +380,10 @@ def _agreeing(
             "the lowered Program contradicts itself", worker_code="LOWERING_INVALID"
         )
     return launches, fallbacks
+
+
+def _words(nodes: Iterable[int]) -> str:
+    return " ".join(map(str, nodes))
 
 
 def _kind(device: Device) -> str:

@@ -1,4 +1,4 @@
-"""Rows that lost their hash: what they held is made again for who asks."""
+"""Damaged rows: what they held is made again for who asks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pytest
 from tests.integration.daemon_in_process import Running, hints_of, running
 from tests.integration.fake_workers import chain
 
+from nearhint_daemon.checking import check
 from nearhint_daemon.store import database
 from nearhint_daemon.store.shapes import SHAPES
 
 HASHED = tuple(shape.table for shape in SHAPES.values() if shape.is_hashed)
 
 
-def damage(tmp_path: Path, table: str) -> None:
-    """Every row of a table loses its hash."""
+def damage(tmp_path: Path, table: str, change: str = "row_hash = 'x' || row_hash") -> None:
+    """Every row of a table loses its hash, or is changed as said."""
     with closing(sqlite3.connect(tmp_path / "state" / database.FILE_NAME)) as direct:
-        changed = direct.execute(f"UPDATE {table} SET row_hash = 'x' || row_hash")
+        changed = direct.execute(f"UPDATE {table} SET {change}")
         assert changed.rowcount > 0
         direct.commit()
 
@@ -33,6 +34,46 @@ async def is_tuned_at(daemon: Running, *sizes: int) -> None:
     assert (await daemon.client.tuned(registered, *sizes)).failed == 0
     (found,) = await daemon.client.tables_of(registered)
     assert {row.dims for row in hints_of(found)} == {(size,) for size in sizes}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "nodes = 'x' || nodes",
+        "kernel = 'x' || kernel",
+        "fallback = 'x' || fallback",
+        "step = step + 8",
+    ],
+)
+def test_a_plan_whose_launches_are_damaged_is_made_again(tmp_path: Path, change: str) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            await is_tuned_at(daemon, 64)
+        damage(tmp_path, "launches", change)
+        async with running(tmp_path) as daemon:
+            await is_tuned_at(daemon, 64, 1024)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["payload = 'x' || payload", "payload = '[' || payload || ']'", "priority = priority + 64"],
+)
+def test_a_damaged_job_is_told_and_keeps_no_daemon_from_starting(
+    tmp_path: Path, change: str
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, device_policy="never") as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.ensure(registered, 64)
+        damage(tmp_path, "jobs", f"{change} WHERE state = 'queued'")
+        assert any(problem.startswith("jobs ") for problem in check(tmp_path / "state")["problems"])
+        async with running(tmp_path) as daemon:
+            await is_tuned_at(daemon, 64)
+        assert check(tmp_path / "state")["problems"] == []
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("table", HASHED)

@@ -220,6 +220,17 @@ def jobs_under(reading: Reading, prefix: str) -> Iterator[JobRow]:
     return reading.select(JobRow, clause, (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)))
 
 
+def delete_launches(
+    tx: Writing, namespace: str, program: str, target_kind: str, compiler_version: str
+) -> None:
+    """Deletes what is known of a Plan's launch steps, damaged or not."""
+    tx.connection.execute(
+        "DELETE FROM launches WHERE namespace = ? AND program = ? AND target_kind = ?"
+        " AND compiler_version = ?",
+        (namespace, program, target_kind, compiler_version),
+    )
+
+
 def open_jobs(reading: Reading) -> Iterator[JobRow]:
     """Jobs that are queued or running, in the order in which they came."""
     return reading.select(

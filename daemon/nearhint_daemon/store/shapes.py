@@ -1,14 +1,16 @@
 """Where the store's rows are kept: one line a row type.
 
 A row may carry a hash of its own: rows that steer what runs do, because SQLite's integrity check
-does not see a flipped bit in a value.
+does not see a flipped bit in a value. Of others it may be looked at whether they can be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 from nearhint_daemon.store.rows import (
     ActRow,
@@ -39,17 +41,30 @@ from nearhint_daemon.store.rows import (
 
 @dataclass(frozen=True)
 class Shape:
-    """Where a row type is kept: table, key columns, whether it is hashed."""
+    """Where a row type is kept: table, key columns, whether it is hashed, or can be read."""
 
     row: type
     table: str
     key: tuple[str, ...]
     is_hashed: bool = False
+    is_readable: Callable[[Any], bool] = lambda row: True
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The row's columns in order, the hash left out."""
         return tuple(field.name for field in fields(self.row))
+
+
+def _is_job(row: JobRow) -> bool:
+    try:
+        payload = json.loads(row.payload)
+    except ValueError:
+        return False
+    return isinstance(payload, dict) and 1 <= row.priority <= 3
+
+
+def _is_launch(row: LaunchRow) -> bool:
+    return all(map(str.isdecimal, row.nodes.split()))
 
 
 _ALL = (
@@ -64,6 +79,7 @@ _ALL = (
         LaunchRow,
         "launches",
         ("namespace", "program", "target_kind", "compiler_version", "step"),
+        is_readable=_is_launch,
     ),
     Shape(KernelRow, "kernels", ("namespace", "id"), is_hashed=True),
     Shape(FallbackRow, "fallbacks", ("namespace", "id"), is_hashed=True),
@@ -80,7 +96,7 @@ _ALL = (
     Shape(RegretRow, "regrets", ("namespace", "kernel", "target", "dims", "selector")),
     Shape(TriedRow, "tried", ("namespace", "kernel", "target", "dims", "schedule")),
     Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
-    Shape(JobRow, "jobs", ("key",)),
+    Shape(JobRow, "jobs", ("key",), is_readable=_is_job),
     Shape(QuarantineRow, "quarantine", ("key",)),
     Shape(
         QuarantinedVariantRow,

@@ -1,7 +1,8 @@
 """Reading and writing rows inside a transaction; the SQL of every simple access is made here.
 
 Each written row gets the next `change_seq`. Rows that steer dispatch carry a hash, checked at each
-read: one that does not match is reported and treated as if it were not there.
+read: one that does not match is reported and treated as if it were not there. So is a row without
+one that cannot be read.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Reading:
         self._on_corrupt = on_corrupt
 
     def get(self, row_type: type[RowT], *key: Value) -> RowT | None:
-        """The row with this key, if there is one and its hash holds."""
+        """The row with this key, if there is one that is not damaged."""
         shape = SHAPES[row_type]
         return next(self.where(row_type, **dict(zip(shape.key, key, strict=True))), None)
 
@@ -89,10 +90,11 @@ class Reading:
         shape = SHAPES[row_type]
         cursor = self.connection.execute(_statements(shape).select + clause, parameters)
         for values in cursor:
-            if not shape.is_hashed:
-                yield row_type(*values)
-            elif row_hash(shape, values[:-1]) == values[-1]:
-                yield row_type(*values[:-1])
+            kept = values[:-1] if shape.is_hashed else values
+            is_whole = not shape.is_hashed or row_hash(shape, kept) == values[-1]
+            row = row_type(*kept)
+            if is_whole and shape.is_readable(row):
+                yield row
             else:
                 keys = dict(zip(shape.columns, values, strict=False))
                 self._on_corrupt(shape.table, " ".join(str(keys[name]) for name in shape.key))
