@@ -199,8 +199,15 @@ def counted(count: int, noun: str) -> str:
 
 
 def when(seconds: float) -> str:
-    """Seconds since the epoch, for people."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    """Seconds since the epoch, for people; a question mark where no calendar has them.
+
+    >>> when(0.0), when(1e300), when(float("nan"))
+    ('1970-01-01 00:00:00Z', '?', '?')
+    """
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OSError, OverflowError, ValueError):
+        return "?"
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from tests.integration.fake_workers import chain
 from nearhint_daemon.checking import check
 from nearhint_daemon.store import database
 from nearhint_daemon.store.shapes import SHAPES
+from nearhint_proto import convert
+from nearhint_proto.v1 import admin_service_pb2 as pb
 
 HASHED = tuple(shape.table for shape in SHAPES.values() if shape.is_hashed)
 
@@ -72,6 +74,50 @@ def test_a_damaged_job_is_told_and_keeps_no_daemon_from_starting(
         async with running(tmp_path) as daemon:
             await is_tuned_at(daemon, 64)
         assert check(tmp_path / "state")["problems"] == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("measurements", "dims = 'x' || dims"),
+        ("measurements", "median_ns = -median_ns"),
+        ("measurements", "samples = -samples"),
+        ("copy_bandwidths", "bytes_moved = -bytes_moved"),
+        ("tried", "dims = 'x' || dims"),
+        ("regrets", "dims = 'x' || dims"),
+        ("regrets", "best_ns = -best_ns"),
+    ],
+)
+def test_a_kernel_is_explained_without_what_is_damaged(
+    tmp_path: Path, table: str, change: str
+) -> None:
+    async def explained(daemon: Running, kernel: str) -> dict[str, int]:
+        admin = daemon.client.admin
+        known = await admin.ExplainKernel(pb.ExplainKernelRequest(kernel=kernel), timeout=20)
+        judged = await admin.GetRegret(pb.GetRegretRequest(kernel=kernel), timeout=20)
+        return {
+            "measurements": len(known.measurements),
+            "copy_bandwidths": len(known.copy_bandwidths),
+            "tried": len(known.searches),
+            "regrets": len(judged.records),
+        }
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            await is_tuned_at(daemon, 64)
+            ((_, kernel, _),) = daemon.core.tables.every_key()
+            at = [convert.size_hint_to_proto({"k0": 33})]
+            asked = await daemon.client.admin.MeasureRegret(
+                pb.MeasureRegretRequest(kernel=kernel, at=at), timeout=20
+            )
+            await daemon.client.finished(asked.operation.id)
+            whole = await explained(daemon, kernel)
+            assert min(whole.values()) > 0
+        damage(tmp_path, table, change)
+        async with running(tmp_path) as daemon:
+            assert await explained(daemon, kernel) == {**whole, table: 0}
 
     asyncio.run(scenario())
 

@@ -67,6 +67,24 @@ def _is_launch(row: LaunchRow) -> bool:
     return all(map(str.isdecimal, row.nodes.split()))
 
 
+def _has_sizes(row: TriedRow | TrafficRow) -> bool:
+    return all(map(str.isdecimal, row.dims.split()))
+
+
+def _is_measurement(row: MeasurementRow) -> bool:
+    counts = (row.threads, row.median_ns, row.samples, row.discarded)
+    return min(counts) >= 0 and all(map(str.isdecimal, row.dims.split()))
+
+
+def _is_bandwidth(row: CopyBandwidthRow) -> bool:
+    return min(row.bytes_moved, row.threads, row.median_ns, row.samples, row.discarded) >= 0
+
+
+def _is_regret(row: RegretRow) -> bool:
+    counts = (row.generation, row.served_ns, row.best_ns)
+    return min(counts) >= 0 and all(map(str.isdecimal, row.dims.split()))
+
+
 _ALL = (
     Shape(ProgramRow, "programs", ("namespace", "id"), is_hashed=True),
     Shape(
@@ -91,10 +109,20 @@ _ALL = (
         is_hashed=True,
     ),
     Shape(ArtifactRow, "artifacts", ("sha256",)),
-    Shape(MeasurementRow, "measurements", ("id",)),
-    Shape(CopyBandwidthRow, "copy_bandwidths", ("target",)),
-    Shape(RegretRow, "regrets", ("namespace", "kernel", "target", "dims", "selector")),
-    Shape(TriedRow, "tried", ("namespace", "kernel", "target", "dims", "schedule")),
+    Shape(MeasurementRow, "measurements", ("id",), is_readable=_is_measurement),
+    Shape(CopyBandwidthRow, "copy_bandwidths", ("target",), is_readable=_is_bandwidth),
+    Shape(
+        RegretRow,
+        "regrets",
+        ("namespace", "kernel", "target", "dims", "selector"),
+        is_readable=_is_regret,
+    ),
+    Shape(
+        TriedRow,
+        "tried",
+        ("namespace", "kernel", "target", "dims", "schedule"),
+        is_readable=_has_sizes,
+    ),
     Shape(TableRow, "tables", ("namespace", "kernel", "target", "generation"), is_hashed=True),
     Shape(JobRow, "jobs", ("key",), is_readable=_is_job),
     Shape(QuarantineRow, "quarantine", ("key",)),
@@ -105,7 +133,9 @@ _ALL = (
     ),
     Shape(ActRow, "acts", ("seq",)),
     Shape(UsageRow, "usage", ("namespace", "client_id", "program", "sizes")),
-    Shape(TrafficRow, "traffic", ("namespace", "kernel", "fallback", "dims")),
+    Shape(
+        TrafficRow, "traffic", ("namespace", "kernel", "fallback", "dims"), is_readable=_has_sizes
+    ),
     Shape(SightingRow, "sightings", ("kind", "namespace", "subject")),
     Shape(DevicePolicyRow, "device_policy", ("device",)),
     Shape(EventRow, "events", ("id",)),

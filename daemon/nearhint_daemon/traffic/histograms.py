@@ -250,10 +250,7 @@ class Traffic:
         rows = await self._store.read(queries.traffic)
         now_s = self._clock()
         for row in rows:
-            words = row.dims.split()
-            if not all(map(str.isdecimal, words)):
-                continue
-            dims = tuple(map(int, words))
+            dims = tuple(map(int, row.dims.split()))
             histogram = self._histogram((row.namespace, row.kernel))
             histogram.load(
                 Met(
