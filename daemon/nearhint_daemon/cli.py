@@ -169,7 +169,7 @@ def db() -> None:
 @_json_option
 @_exits
 def db_check(state_dir: str | None, file: Path | None, as_json: bool) -> ExitCode:
-    """Check the database, every row's hash and every artifact's."""
+    """Check the database, every row and every artifact's hash."""
     from nearhint_daemon.checking import Report, check
 
     loaded = settings.load({"state_dir": state_dir}, file=file)

@@ -162,7 +162,7 @@ class Metrics:
         )
         self.corrupt = counter(
             "nearhint_artifact_verify_failures",
-            "Stored bytes that did not have their hash.",
+            "Stored bytes that did not have their hash, and rows that cannot be read.",
             ("where",),
         )
         self.gone = counter(
@@ -213,7 +213,7 @@ class Metrics:
         self.store_is_read_only.set(int(is_read_only))
 
     def store_found_corrupt(self, what: str, key: str) -> None:
-        """A row or a file does not have its hash."""
+        """A row or a file does not have its hash, or cannot be read."""
         del key
         self.corrupt.labels(what if what in CORRUPT else "row").inc()
 

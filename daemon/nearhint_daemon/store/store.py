@@ -43,7 +43,7 @@ class Observer(Protocol):
         ...
 
     def store_found_corrupt(self, what: str, key: str) -> None:
-        """A row or a file does not have its hash."""
+        """A row or a file does not have its hash, or cannot be read."""
         ...
 
 
