@@ -93,15 +93,20 @@ def test_clients_that_went_away_while_all_waits_keep_nobody_from_being_served(
             watched = (await client.ensure(registered, 64)).id
             last = asyncio.create_task(client.finished(watched))
             await until(lambda: daemon.core.operations.get(watched).watched > 0)
+            others: list[str] = []
             for _ in range(20):
-                gone = (await client.ensure(registered, 64)).id
+                others.append((await client.ensure(registered, 64)).id)
                 await client.operations.GetOperation(
                     operation_service_pb2.GetOperationRequest(id=polled), timeout=20
                 )
             assert daemon.core.operations.running() == 8
             assert (await client.register(chain(2))).HasField("plan")
             await set_policy(daemon, ALWAYS)
-            for each in (await client.finished(polled), await last, await client.finished(gone)):
+            for each in (
+                await client.finished(polled),
+                await last,
+                await client.finished(others[-1]),
+            ):
                 assert each.state == operation_service_pb2.OPERATION_STATE_DONE
                 assert each.done == each.total
 
