@@ -2,8 +2,8 @@
 
 torch traces these ops into gathers by computed indices, which is several times slower on a CPU than
 its own kernels. So each stays one node, with its sizes as expressions. Nearest neighbours at twice
-(or four times, ...) the size are the same elements side by side: an `expand`, which is fused with
-what surrounds it; eager's kernel for that is a fast one for `channels_last` alone.
+(or four times, ...) the size are the same elements side by side: a copy of an `expand`, which is
+fused with what surrounds it; eager's kernel for that is a fast one for `channels_last` alone.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def repeated(x: torch.Tensor, times: Sequence[int]) -> torch.Tensor:
         x = x.unsqueeze(first + place + 1)
         wide.insert(first + place + 1, times[place])
         shape.insert(first, x.shape[first + place] * times[place])
-    return x.expand(wide).reshape(shape)
+    return x.expand(wide).clone(memory_format=torch.contiguous_format).view(shape)
 
 
 def _powers_of_two(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
+from torch._prims_common import suggest_memory_format
 
 from nearhint_torch.adapter.arguments import is_refused_by_check, without_check
 
@@ -133,11 +135,13 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """Those of `DECOMPOSED`, and of what Dynamo of torch 2.13 makes of `addcmul_(..., value=...)`.
 
     That op is Inductor's, and is there once it is used; called, it is a product and a sum. What is
-    repeated is the copy of a view, and so are windows beside one another.
+    repeated is the copy of a view, and so are windows beside one another, and channels in turns.
     """
     found: dict[Any, Callable[..., Any]] = dict(get_decompositions(DECOMPOSED))
     found[torch.ops.aten.repeat.default] = _repeated
     found[torch.ops.aten.im2col.default] = _unfolded
+    shuffle = torch.ops.aten.channel_shuffle.default
+    found[shuffle] = partial(_shuffled, torchs=found[shuffle])
     fma = getattr(torch.ops.prims, "fma", None)
     if fma is not None:
         found[fma.default] = _product_and_sum
@@ -185,6 +189,21 @@ def _unfolded(
     *first, channels, rows, columns, high, wide = windows.shape
     moved = windows.movedim((-2, -1), (-4, -3)).clone(memory_format=torch.contiguous_format)
     return moved.view(*first, channels * high * wide, rows * columns)
+
+
+def _shuffled(x: torch.Tensor, groups: int, *, torchs: Runnable) -> Any:
+    """The first channel of each group, then all second ones: a copy on a CPU, laid out as `x`.
+
+    What torch decomposes it to is never laid out so, and is a view where there is one group.
+    """
+    if x.device.type != "cpu" or x.dim() < 3:
+        return torchs(x, groups)
+    is_last = suggest_memory_format(x) is not torch.contiguous_format
+    place = x.dim() - 1 if is_last else 1
+    rows = x.movedim(1, place)
+    turned = torch.unflatten(rows, place, (groups, -1)).transpose(place, place + 1)
+    copy = turned.clone(memory_format=torch.contiguous_format)
+    return copy.view(rows.shape).movedim(place, 1)
 
 
 def _is_number(size: Any, number: int) -> bool:

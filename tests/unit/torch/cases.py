@@ -35,6 +35,12 @@ def _long(rows: int, columns: int) -> tuple[Tensor]:
     return (torch.randn(rows, columns + 2),)
 
 
+def _images(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Of four channels, which lie one behind the other, and last."""
+    first, last = (torch.randn(2, 4, rows, columns) for _ in range(2))
+    return first, last.contiguous(memory_format=torch.channels_last)
+
+
 def _aliased_outputs(x: Tensor) -> Any:
     y = x + 1
     return y, y.view(-1), y[1:]
@@ -275,6 +281,17 @@ def _on_a_diagonal(x: Tensor) -> Tensor:
     return made + 1
 
 
+def _channels_in_turns(x: Tensor, last: Tensor) -> Any:
+    """Of one group they are as they were, but a copy."""
+    return [nn.channel_shuffle(each, groups) for each in (x, last) for groups in (1, 2, 4)], x + 1
+
+
+def _side_by_side(x: Tensor) -> Any:
+    """Nearest neighbours of as many as there were, and of single elements."""
+    single = x.sum(-1, keepdim=True)[None]
+    return nn.interpolate(x[None, None], scale_factor=1), single, nn.interpolate(single, None, 2)
+
+
 def _a_row_of_a_product(x: Tensor) -> Any:
     """The row is returned, rolled by a node of the model's own, and read by a Kernel after that."""
     row = (x @ x.t())[-1]
@@ -355,6 +372,8 @@ CASES = (
     Case("repeated", _repeated, _one),
     Case("rolled farther than it is long", _rolled_far, _one),
     Case("on a diagonal", _on_a_diagonal, lambda r, c: (torch.randn(r, r),)),
+    Case("channels in turns", _channels_in_turns, _images),
+    Case("side by side", _side_by_side, _one),
     Case("turned into a border", lambda x: nn.pad(x[None] + 1, (1, 2), mode="circular") * 2, _long),
     Case("mask by indices", _mask_by_indices, lambda r, c: (torch.rand(r, c) > 0.3,)),
     Case(
