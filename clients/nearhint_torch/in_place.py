@@ -14,6 +14,10 @@ made one after the other. Torch's compiler calls this re-inplacing
 
 What is put into a part of any other tensor (`made[..., ::2] = x`) is put there as it is: capture
 copies it over a copy of that part before.
+
+Diagonals are written through `as_strided`, which says where in a storage it begins. What torch
+makes of an argument lies as far into its storage as the argument, but what a Kernel makes of it
+does not: a view that begins where its base does is said to begin there.
 """
 
 from __future__ import annotations
@@ -50,24 +54,44 @@ VIEWS: Mapping[str, str] = {
 }
 """Ops that put their second argument into a part of the first, and the view that the part is."""
 UPDATES = frozenset({COPY, *IN_PLACE, *VIEWS})
+OFFSETS: Mapping[str, int] = {
+    "aten.as_strided.default": 3,
+    "aten.as_strided_scatter.default": 4,
+}
+"""Ops that are told an offset into the storage of their first argument, and its position."""
 
 
 def update_in_place(module: fx.GraphModule) -> None:
     """Makes such updates of the arguments of a captured graph in place, and others directly."""
-    graph, changed = module.graph, False
+    graph = module.graph
+    changed = _count_from_bases(graph)
     copies = [
         node
         for node in graph.nodes
         if op_name(node.target) == COPY_BACK and node.args[0].op == "placeholder"
     ]
     if copies:
-        changed = _select(graph)
+        changed |= _select(graph)
     for node in copies:
         changed |= _update(graph, node)
     for node in list(graph.nodes):
         changed |= op_name(node.target) in VIEWS and _put_directly(graph, node)
     if changed:
         module.recompile()
+
+
+def _count_from_bases(graph: fx.Graph) -> bool:
+    """Has views that begin where their bases do begin there, wherever that is."""
+    changed = False
+    for node in graph.nodes:
+        place = OFFSETS.get(op_name(node.target))
+        if place is None or len(node.args) <= place:
+            continue
+        given, base = node.args[place], node.args[0].meta["val"].storage_offset()
+        if _size(given.meta["val"] if isinstance(given, fx.Node) else given) == _size(base):
+            node.update_arg(place, None)
+            changed = True
+    return changed
 
 
 def _put_directly(graph: fx.Graph, update: fx.Node) -> bool:
@@ -112,7 +136,11 @@ def _writes_something(node: fx.Node) -> bool:
 def _sizes(tensor: torch.Tensor) -> list[object]:
     """A tensor's sizes, of which those that vary are expressions: nothing is asked of them."""
     sizes: Iterable[Any] = tensor.shape
-    return [size_expression(size) if isinstance(size, torch.SymInt) else size for size in sizes]
+    return [_size(size) for size in sizes]
+
+
+def _size(size: Any) -> object:
+    return size_expression(size) if isinstance(size, torch.SymInt) else size
 
 
 def _select(graph: fx.Graph) -> bool:

@@ -281,6 +281,13 @@ def _on_a_diagonal(x: Tensor) -> Tensor:
     return made + 1
 
 
+def _a_diagonal_of_a_part(x: Tensor) -> Tensor:
+    """The argument begins behind the beginning of its memory, what is made of it does not."""
+    x[0] = x[-1]
+    x.fill_diagonal_(2)
+    return x * 3
+
+
 def _channels_in_turns(x: Tensor, last: Tensor) -> Any:
     """Of one group they are as they were, but a copy."""
     return [nn.channel_shuffle(each, groups) for each in (x, last) for groups in (1, 2, 4)], x + 1
@@ -372,6 +379,11 @@ CASES = (
     Case("repeated", _repeated, _one),
     Case("rolled farther than it is long", _rolled_far, _one),
     Case("on a diagonal", _on_a_diagonal, lambda r, c: (torch.randn(r, r),)),
+    Case(
+        "a diagonal of a part",
+        _a_diagonal_of_a_part,
+        lambda r, c: (torch.randn(r * c + 1)[1:].view(r, c),),
+    ),
     Case("channels in turns", _channels_in_turns, _images),
     Case("side by side", _side_by_side, _one),
     Case("turned into a border", lambda x: nn.pad(x[None] + 1, (1, 2), mode="circular") * 2, _long),
