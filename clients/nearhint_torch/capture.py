@@ -40,6 +40,9 @@ from nearhint_torch.numbers import numbers_of
 from nearhint_torch.provenance import label_of, source_of
 from nearhint_torch.sizes import Computed, SizeTable
 
+EMPTY = frozenset({"aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default"})
+"""Ops that make memory of which nothing is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -218,7 +221,7 @@ class _Capture:
 
     def _signature(self, node: fx.Node) -> tuple[str, tuple[Arg, ...], dict[str, Arg]]:
         op = op_name(node.target)
-        if not OP_PATTERN.fullmatch(op):
+        if not OP_PATTERN.fullmatch(op) or (op in EMPTY and _is_memory_filled()):
             return "", (), {}
         if not is_faithful(node, op):
             operand = cast_to_float8(node, op)
@@ -236,6 +239,12 @@ class _Capture:
         """Whether a node's value must be handed over: sizes with an expression are not."""
         kind = self._types[self._numbers[node]]
         return not (isinstance(kind, IntType) and kind.expr is not None)
+
+
+def _is_memory_filled() -> bool:
+    """Whether torch writes NaN into new memory, so that who reads it is found out."""
+    settings: Any = torch.utils.deterministic
+    return torch.are_deterministic_algorithms_enabled() and bool(settings.fill_uninitialized_memory)
 
 
 def _is_foldable(node: fx.Node) -> bool:

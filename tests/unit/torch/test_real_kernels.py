@@ -230,6 +230,23 @@ def test_what_eager_makes_infinite_is_infinite(session: Install, compiled: Compi
         torch.testing.assert_close(got, expected, equal_nan=True)
 
 
+def test_memory_that_torch_fills_is_filled(session: Install, compiled: Compiled) -> None:
+    def function(x: Tensor) -> Tensor:
+        made = x.new_empty(x.shape)
+        made[0] = x[-1]
+        return made * 2
+
+    session(compiled.snapshot)
+    x = torch.randn(5, 7)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.no_grad():
+            found = torch.compile(function, backend=nearhint, dynamic=True)(x)
+        assert_close(found, function(x))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("eps", [0.1, 0.5, 0.6])
 def test_a_logit_is_eager_s_also_where_its_bounds_cross(
     eps: float, session: Install, compiled: Compiled
