@@ -10,9 +10,10 @@ A *unit* is a group of loops, or a node that stays opaque. Two groups are joined
 
 First producers join their consumers, then siblings that share an input join each other, but for
 what is computed again where a join takes its parts. Then pointwise groups that nothing needs in
-memory are inlined where they are read, if recomputing is cheap; what is computed of rows and of
-their totals is left to a reader that takes the rows in another order; and groups that are not worth
-a launch go back to being opaque. `attempts` fuses a graph with some of its loops otherwise.
+memory are inlined where they are read, if recomputing is cheap; what reduces rows joins a reader
+that takes elements elsewhere in the same rows, or leaves what is computed of the rows and of their
+totals to one that takes them in another order; and groups that are not worth a launch go back to
+being opaque. `attempts` fuses a graph with some of its loops otherwise.
 """
 
 from __future__ import annotations
@@ -320,21 +321,14 @@ class Fusion:
         """What reduces rows leaves to its one reader what is computed of them and of the totals.
 
         The reader takes it elsewhere, or in another order, and so from memory: there are the rows
-        already, and they are no wider. The nodes that are computed where they are read.
+        already, and they are no wider. Returns the nodes that are computed where they are read.
         """
         found: set[int] = set()
         readers = self._readers()
         for unit in self.units.in_order(self.spaces.keys() - gone):
             if unit not in self.spaces:
-                continue
-            into: set[int] = set()
-            stack = [*readers.get(unit, ())]
-            while stack:
-                reader = stack.pop()
-                if reader in gone:
-                    stack.extend(readers.get(reader, ()))
-                else:
-                    into.add(reader)
+                continue  # it was joined with what it reads
+            into = _takers(unit, readers, gone)
             if self.spaces[unit].reduced_dims and len(into) == 1 and not self._is_table(unit):
                 (reader,) = into
                 again, is_smaller = self._computed_again(unit, reader, inlined[reader])
@@ -529,6 +523,19 @@ def output_index(
     if place is None or shape == loops.shape:
         return place
     return ix.reindex(place, loops.shape, shape, space.ranges(graph.ranges))
+
+
+def _takers(unit: int, readers: Mapping[int, set[int]], gone: Collection[int]) -> set[int]:
+    """The groups that take what a unit computes, some of them through others that are `gone`."""
+    found: set[int] = set()
+    stack = [*readers.get(unit, ())]
+    while stack:
+        reader = stack.pop()
+        if reader in gone:
+            stack.extend(readers.get(reader, ()))
+        else:
+            found.add(reader)
+    return found
 
 
 def _varies(loops: Loops, read: Read) -> bool:

@@ -7,6 +7,7 @@ node.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -30,7 +31,10 @@ TAP_LIMIT = 9
 
 @dataclass(frozen=True, slots=True)
 class _Tap:
-    """A place of the windows along a dim of `size`: `offset` behind `step` times the window's."""
+    """A place of the `count` windows along a dim of `size`.
+
+    In each it lies `offset` behind `step` times the window's own position.
+    """
 
     offset: int
     step: int
@@ -82,10 +86,7 @@ def _pool(call: Call, rank: int, *, dilated: bool) -> _Pool:
     steps = sizes if call["stride"] == () else _each(call, "stride", rank)
     pads = _each(call, "padding", rank)
     apart = _each(call, "dilation", rank) if dilated else [1] * rank
-    count = 1
-    for size in sizes:
-        count *= size
-    if count > TAP_LIMIT or min(*sizes, *steps, *apart) < 1 or min(pads) < 0:
+    if math.prod(sizes) > TAP_LIMIT or min(*sizes, *steps, *apart) < 1 or min(pads) < 0:
         raise Unlowerable("windows of too many elements")
     if len(source) not in (rank + 1, rank + 2):
         raise Unlowerable("a pool of another rank")
