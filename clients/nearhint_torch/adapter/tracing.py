@@ -136,10 +136,12 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
     That op is Inductor's, and is there once it is used; called, it is a product and a sum. What is
     repeated is the copy of a view, and so are windows beside one another, and channels in turns.
+    Channels that lie last are rolled there.
     """
     found: dict[Any, Callable[..., Any]] = dict(get_decompositions(DECOMPOSED))
     found[torch.ops.aten.repeat.default] = _repeated
     found[torch.ops.aten.im2col.default] = _unfolded
+    found[torch.ops.aten.roll.default] = _rolled
     shuffle = torch.ops.aten.channel_shuffle.default
     found[shuffle] = partial(_shuffled, torchs=found[shuffle])
     fma = getattr(torch.ops.prims, "fma", None)
@@ -189,6 +191,27 @@ def _unfolded(
     *first, channels, rows, columns, high, wide = windows.shape
     moved = windows.movedim((-2, -1), (-4, -3)).clone(memory_format=torch.contiguous_format)
     return moved.view(*first, channels * high * wide, rows * columns)
+
+
+def _rolled(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    """What has its channels last keeps them there on a CPU, which torch's tracing does not know.
+
+    What is rolled by nothing, or as far as it is long, does not.
+    """
+    if x.device.type != "cpu" or suggest_memory_format(x) is torch.contiguous_format or not dims:
+        return NotImplemented
+    if any(map(_is_multiple, shifts, [x.shape[dim] for dim in dims])):
+        return NotImplemented
+    order = [0, *range(2, x.dim()), 1]
+    moved = [order.index(dim % x.dim()) for dim in dims]
+    return x.permute(order).roll(shifts, moved).movedim(-1, 1)
+
+
+def _is_multiple(shift: Any, size: Any) -> bool:
+    """Whether a shift is known to be a multiple of a size."""
+    if isinstance(shift, int) and isinstance(size, int):
+        return shift % max(size, 1) == 0
+    return _is_number(shift, 0)
 
 
 def _shuffled(x: torch.Tensor, groups: int, *, torchs: Runnable) -> Any:

@@ -293,6 +293,12 @@ def _channels_in_turns(x: Tensor, last: Tensor) -> Any:
     return [nn.channel_shuffle(each, groups) for each in (x, last) for groups in (1, 2, 4)], x + 1
 
 
+def _images_rolled(x: Tensor, last: Tensor) -> Any:
+    """Channels that lie last do so afterwards, but not where nothing is rolled."""
+    rolled = [each.roll(*by) for each in (x, last) for by in ((1, 1), ((1, -1), (2, -1)), (0, 1))]
+    return *rolled, last.roll(1, 1).reshape(-1) * 2
+
+
 def _side_by_side(x: Tensor) -> Any:
     """Nearest neighbours of as many as there were, and of single elements."""
     single = x.sum(-1, keepdim=True)[None]
@@ -385,6 +391,7 @@ CASES = (
         lambda r, c: (torch.randn(r * c + 1)[1:].view(r, c),),
     ),
     Case("channels in turns", _channels_in_turns, _images),
+    Case("images rolled", _images_rolled, _images),
     Case("side by side", _side_by_side, _one),
     Case("turned into a border", lambda x: nn.pad(x[None] + 1, (1, 2), mode="circular") * 2, _long),
     Case("mask by indices", _mask_by_indices, lambda r, c: (torch.rand(r, c) > 0.3,)),
