@@ -66,7 +66,6 @@ def returns_gradients(module: torch.fx.GraphModule) -> bool:
 DECOMPOSED = (
     torch.ops.aten.pixel_shuffle,
     torch.ops.aten.pixel_unshuffle,
-    torch.ops.aten.channel_shuffle,
     torch.ops.aten.nll_loss_forward,
     torch.ops.aten.nll_loss2d_forward,
     torch.ops.aten._softmax_backward_data,
@@ -143,7 +142,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     found[torch.ops.aten.im2col.default] = _unfolded
     found[torch.ops.aten.roll.default] = _rolled
     shuffle = torch.ops.aten.channel_shuffle.default
-    found[shuffle] = partial(_shuffled, torchs=found[shuffle])
+    found[shuffle] = partial(_shuffled, torchs=get_decompositions([shuffle])[shuffle])
     fma = getattr(torch.ops.prims, "fma", None)
     if fma is not None:
         found[fma.default] = _product_and_sum
