@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
 from typing import cast
@@ -16,6 +17,7 @@ from tests.benchmarks.cpu_sweep import (
     Rows,
     bars_of,
     keep,
+    limit_of,
     line_of,
     reasons_of,
     report_of,
@@ -23,7 +25,9 @@ from tests.benchmarks.cpu_sweep import (
     tiers_of,
     with_other_strides,
 )
-from tests.benchmarks.cpu_sweep_cases import TRANSPOSED
+from tests.benchmarks.cpu_sweep_cases import SWEEPS, TRANSPOSED
+from tests.benchmarks.drawn_sizes import drawn, moved_bytes
+from tests.benchmarks.gpu_sweep_trained import TRAINED_SWEEPS
 from tests.benchmarks.serving import Serving
 
 from nearhint_torch.report import Report, Served
@@ -109,3 +113,21 @@ def test_lines_say_times_ratios_tiers_and_reasons() -> None:
     assert "2.00x eager" in line_of(row("a", 2.0, 4.0))
     assert "T2 winner" in line_of(layout_row(1.5))
     assert "ratio  1.50" in line_of(layout_row(1.5))
+
+
+def test_other_sets_are_measured_at_sizes_that_a_cpu_can_move() -> None:
+    options = argparse.Namespace(functions="trained", draw=1, sizes=1, pairs=1, only="softmax")
+    titles = [title for title, _ in cpu_sweep.jobs_of(options)]
+    assert titles == ["softmax_of_near bf16", "softmax_by_buckets bf16"]
+    for sweep in TRAINED_SWEEPS:
+        limit = limit_of(sweep)
+        found = drawn(sweep, 1, limit=limit)
+        assert found.sizes != sweep.sizes
+        assert max(moved_bytes(sweep, sizes) for sizes in found.sizes) <= limit
+
+
+def test_only_the_pinned_functions_have_layouts() -> None:
+    options = argparse.Namespace(functions="pinned", draw=0, sizes=1, pairs=1, only="")
+    titles = [title for title, _ in cpu_sweep.jobs_of(options)]
+    assert titles[: len(TRANSPOSED)] == [f"transposed {each.sweep.title}" for each in TRANSPOSED]
+    assert titles[len(TRANSPOSED) :] == [sweep.title for sweep in SWEEPS]
