@@ -372,9 +372,10 @@ def _row_space(
         order = [(lanes, 2), (half, 4), (lanes, 4), (half, 2)]
     elif not split:
         order = [(half, 4), (half, 2), (lanes, 4), (lanes, 2)]
+    rows = [name for name in others if name.startswith("p")]
     terms = _terms(kernel)
     if terms <= (_FEW if has_narrow(kernel) or len(kernel.reduction) > 1 else _PAIR):
-        yield from (_columns(kernel, each, bits, lanes=half, unroll=4) for each in others[:1])
+        yield from (_columns(kernel, each, bits, lanes=half, unroll=4) for each in rows[:1])
     if terms < lanes:
         order.sort(key=lambda shape: shape[0])
     together: list[Schedule] = []
@@ -397,9 +398,8 @@ def _row_space(
     yield from together
     yield _rows(best, lanes=lanes, unroll=4, split=split)
     yield _rows(best, lanes=half, unroll=2, split=split)
-    for other in others:
-        if other.startswith("p"):
-            yield _columns(kernel, other, bits, lanes=half, unroll=4)
+    for each in rows:
+        yield _columns(kernel, each, bits, lanes=half, unroll=4)
 
 
 def _terms(kernel: ir.Kernel) -> float:

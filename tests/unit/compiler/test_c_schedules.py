@@ -418,6 +418,39 @@ def test_a_vector_is_of_several_rows_first_where_one_has_few_terms(
         assert (default.family, default["lanes"]) == (first, lanes)
 
 
+@pytest.mark.parametrize(
+    ("points", "row", "plane", "first"),
+    [
+        ("k0", "(+ (* 2 p0) r1)", "(+ (* 4 p0) (* 2 r0) r1)", "cpu.columns"),
+        ("", "r1", "(+ (* 2 r0) r1)", "cpu.rows"),
+    ],
+)
+def test_columns_are_of_points_alone(
+    points: str, row: str, plane: str, first: str, tmp_path: Path
+) -> None:
+    """The outer loop of few terms, along which something is the same, is none of them."""
+    kernel = parse_kernel(f"""
+(kernel (symbols k0)
+  (pointwise {points})
+  (reduction 2 2)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (load 0 {row})
+    (load 1 {plane})
+    (mul f32 0 1)
+    (load 0 k0)
+    (mul f32 2 3)
+    (reduce sum f32 4)
+    (store 2 {"p0" if points else "0"} 5)))
+""")
+    offered = candidates(kernel, MACHINE)
+    assert offered[0].family == first
+    random = np.random.default_rng(0)
+    inputs = [random.normal(size=size).astype(np.float32) for size in (2 * 37 + 1, 4 * 37)]
+    for schedule in offered:
+        check(compile_kernel(kernel, schedule, tmp_path), (37,), inputs)
+
+
 def test_few_elements_a_step_are_moved_one_by_one() -> None:
     """A gated unit's rows of 16 are apart: along them compilers would take minutes."""
     offered = candidates(parse_kernel(GATED), AVX512, {"k0": 4096})
