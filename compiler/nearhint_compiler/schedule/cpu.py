@@ -91,10 +91,11 @@ _FEW_ROWS = 64
 _LINE_BYTES = 64
 _FEW = 4
 """Elements along a side of a tile of which most is empty: pixels that are shuffled or doubled, and
-patches of four, take 0.3 to 0.8 times as long along the other side alone, on a Zen 4."""
+patches of four, take 0.3 to 0.8 times as long along the other side alone
+(tests/benchmarks/cpu_schedules.py, on a Zen 4)."""
 _PAIR = 2
-"""Terms of which whole rows fill a vector of totals sooner than lanes along each row; of planes and
-of narrow elements `_FEW` of them do: pools of two by two take a fourth of the time."""
+"""Terms of which a vector is rather of several rows than along one; of planes and of narrow
+elements `_FEW` are: sums of pairs take 0.13, and pools of two by two 0.3 times as long there."""
 _SINGLY, _LEAST_LANES = 128, 4
 """Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
 memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""

@@ -32,7 +32,8 @@ _LANES_THAT: Mapping[str, tuple[str, int, str]] = {
     "lt": ("", 0, "lanes_below"), "le": ("", 1, "lanes_below"), "eq": ("", 0, "lane_at"),
     "ge": ("~", 0, "lanes_below"), "gt": ("~", 1, "lanes_below"), "ne": ("~", 0, "lane_at"),
 }  # fmt: skip
-"""Comparison of l + a with b -> how, n and what is called: of b - a + n; ~: the other lanes."""
+"""Comparison of l + a with b -> (which lanes, n, a primitive): it names lanes by b - a + n, those
+for which the comparison holds, or with ~ all others."""
 _SWAPPED: Mapping[str, str] = {
     "lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne",
 }  # fmt: skip
