@@ -2,7 +2,8 @@
 
 They live in memory: the jobs are what is durable. A caller whose operation is gone asks again, and
 what is done is not done twice. Whoever goes away tells nobody, and jobs may wait for long, as under
-the policy never: of more than `OPERATIONS_LIMIT` those go that nobody has asked about for longest.
+the policy never: of more than `OPERATIONS_LIMIT` those go that nobody has asked about for longest,
+and where all of them are followed, one more is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from nearhint_daemon.errors import BudgetSpent, OperationUnknown
+from nearhint_daemon.errors import BudgetSpent, OperationUnknown, QueueFull
 from nearhint_daemon.jobs import OPEN_STATES, PASSING_CODES, JobQueue
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.unbroken import to_its_end
@@ -83,7 +84,7 @@ class Operations:
         self._all: dict[str, Operation] = {}
 
     def create(self, rows: Sequence[JobRow]) -> Operation:
-        """An operation over these jobs; done at once where all have ended."""
+        """An operation over these jobs; done at once where all have ended. Raises `QueueFull`."""
         self._make_room()
         operation = Operation(str(uuid.uuid4()), self._clock(), total=len(rows))
         if not rows:
@@ -150,7 +151,8 @@ class Operations:
         if len(self._all) < OPERATIONS_LIMIT:
             return
         gone = next((each for each in self._all.values() if not each.watched), None)
-        if gone is not None:
-            del self._all[gone.id]
-            for key in gone.open_keys:
-                self._jobs.leave(key, gone.job_ended)
+        if gone is None:
+            raise QueueFull(f"{len(self._all)} operations are followed")
+        del self._all[gone.id]
+        for key in gone.open_keys:
+            self._jobs.leave(key, gone.job_ended)
