@@ -130,19 +130,22 @@ def main() -> None:
         each for each in json.loads(options.cases.read_text()) if options.only in each["kernel"]
     ]
     kernels = [parse_kernel(Path(each["kernel"]).read_text()) for each in cases]
+    # Cases of one Kernel at several sizes share what is compiled.
     wanted = [
-        (kernel, parse_schedule(text))
-        for kernel, each in zip(kernels, cases, strict=True)
-        for text in each["schedules"]
+        *dict.fromkeys(
+            (kernel, parse_schedule(text))
+            for kernel, each in zip(kernels, cases, strict=True)
+            for text in each["schedules"]
+        )
     ]
     with Compilers(target, count=len(os.sched_getaffinity(0))) as compilers:
-        compiled = iter(compilers.tried(wanted))
+        compiled = dict(zip(wanted, compilers.tried(wanted), strict=True))
     report: dict[str, Any] = gpu_runs.head_of(
         f"python -m tests.benchmarks.gpu_schedules {options.cases.name}", target
     )
     report |= {"copy_gb_s": 0.0 if options.compile_only else copy_bandwidth(), "cases": []}
     for kernel, each in zip(kernels, cases, strict=True):
-        made = [next(compiled) for _ in each["schedules"]]
+        made = [compiled[kernel, parse_schedule(text)] for text in each["schedules"]]
         row: dict[str, Any] = {"kernel": Path(each["kernel"]).stem, "dims": each["dims"]}
         row["refused"] = [reason for reason in made if isinstance(reason, str)]
         sizes = dict(zip(kernel.symbols, each["dims"], strict=True))

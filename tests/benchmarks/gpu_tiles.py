@@ -4,7 +4,8 @@
 
 Transposed adds, also of many matrices, and rotary embeddings, at sizes that are odd along either
 axis, both or none; sums of each row with each of others, joins, heads that change places with
-tokens, and planes of channels with a scale each, whose rows begin anywhere. Every candidate at a
+tokens, planes of channels with a scale each, whose rows begin anywhere, channels that become last
+or first, and bytes of pixels. Every candidate at a
 size is compiled, and those that may run there are timed interleaved, as CUDA graph replays, with a
 warm cache. The fastest and the default of each are verified against the f64 interpreter at awkward
 sizes.
@@ -82,6 +83,12 @@ BATCHED_F32 = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
     (params (in T) (in T) (out T)) (body (load 0 (+ (* k1 k2 p0) (* k2 p1) p2))
     (load 1 (+ (* k1 k2 p0) (* k1 p2) p1)) (add f32 0 1)
     (store 2 (+ (* k1 k2 p0) (* k2 p1) p2) 2)))"""
+TURNED_PLANES = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
+    (params (in T) (out T)) (body (load 0 (+ (* k1 k2 p0) (* k1 p2) p1))
+    (store 1 (+ (* k1 k2 p0) (* k2 p1) p2) 0)))"""
+PIXELS = """(kernel (symbols k0 k1 k2) (pointwise k0 k1 k2) (reduction)
+    (params (in u8) (out T)) (body (load 0 (+ (* k1 k2 p0) (* k1 p2) p1)) (cast f32 0)
+    (const f32 0x437f0000) (div f32 1 2) CAST (store 1 (+ (* k1 k2 p0) (* k2 p1) p2) LAST)))"""
 KERNELS: Mapping[str, Mapping[str, str]] = {
     "transposed_add": {"bf16": ADD, "f32": ADD_F32},
     "batched_add": {"bf16": BATCHED, "f32": BATCHED_F32},
@@ -90,6 +97,11 @@ KERNELS: Mapping[str, Mapping[str, str]] = {
     "join": {"bf16": JOIN, "f32": JOIN_F32},
     "swapped_heads": {"bf16": HEADS, "f32": HEADS},
     "scaled_planes": {"bf16": SCALED, "f32": SCALED_F32},
+    "turned_planes": {"bf16": TURNED_PLANES, "f32": TURNED_PLANES},
+    "pixels": {
+        "bf16": PIXELS.replace("CAST", "(cast T 3)").replace("LAST", "4"),
+        "f32": PIXELS.replace(" CAST", "").replace("LAST", "3"),
+    },
 }
 SIZES: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "transposed_add": (
@@ -106,6 +118,11 @@ SIZES: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "join": ((7000, 8121, 5120, 3001), (100_003, 128, 97, 31), (300, 70_001, 50_001, 20_000)),
     "swapped_heads": ((50, 7, 700, 66), (3, 129, 200, 300), (50, 7, 700, 67), (4, 16, 33, 65)),
     "scaled_planes": ((50, 250, 3193), (500, 2000, 49), (9, 61, 515)),
+    "turned_planes": (
+        (60, 3192, 200), (15, 13_888, 120), (15, 6489, 184), (60, 3249, 201), (32, 9999, 77),
+        (64, 12_544, 64), (16, 4096, 320), (60, 200, 3192), (32, 77, 9999),
+    ),
+    "pixels": ((256, 3, 50_400), (7, 4, 2_072_520), (2, 3, 307_200), (30, 8, 100_001)),
 }  # fmt: skip
 
 

@@ -280,7 +280,7 @@ def facts_of(
     is_columns = bool(kernel.reduction) and _is_columns(kernel, found)
     is_rows = bool(kernel.reduction) and not is_columns
     useful = _worth_dividing(kernel, found, is_rows=is_rows)
-    is_static = any(_has_static_vectors(kernel, each) for each in _much(found))
+    is_static = any(_has_static_vectors(kernel, each) for each in large_accesses(found))
     device = target.device
     scans = scans_in(kernel)
     has_args = any(has_arg_groups(kernel, place) for place in range(len(kernel.body)))
@@ -333,7 +333,7 @@ def facts_of(
         has_late_axes=_has_late_axes(target),
         is_divisible_in_part=bool(divisible or is_static) and divisible.bit_count() < len(useful),
         has_static_vectors=is_static,
-        has_odd_columns=is_columns and _are_odd(_much(found)),
+        has_odd_columns=is_columns and _are_odd(large_accesses(found)),
         walks=walks_of(kernel, SHARED),
         is_chained=is_chained(kernel),
         has_functions=_has_functions(kernel),
@@ -364,7 +364,7 @@ def _gathers(kernel: ir.Kernel) -> bool:
 
 def _word(kernel: ir.Kernel, found: Sequence[Access]) -> int:
     """The most elements that a word holds of what moves much."""
-    narrowest = min((access.itemsize for access in _much(found)), default=1)
+    narrowest = min((access.itemsize for access in large_accesses(found)), default=1)
     return WORD_BYTES // narrowest
 
 
@@ -372,7 +372,7 @@ def _unit(kernel: ir.Kernel, found: Sequence[Access], sizes: Mapping[str, int]) 
     """The points of a unit of a flat block, where some access is not at the flat index."""
     if not has_units(kernel) or _flat(kernel) == Flat.ALL:
         return 0
-    widest = max((access.itemsize for access in _much(found)), default=UNIT_BYTES)
+    widest = max((access.itemsize for access in large_accesses(found)), default=UNIT_BYTES)
     lanes = max(2, UNIT_BYTES // widest)
     return lanes if lanes <= ex.evaluate(kernel.pointwise[-1], sizes) else 0
 
@@ -507,7 +507,7 @@ def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool
     Each that is promised is a size that the Variant is not for, such as 7000 rows. So they are
     those of accesses that move much alone, and not of a scale for every 32 elements.
     """
-    much, multiple = _much(moved), size_multiple(kernel)
+    much, multiple = large_accesses(moved), size_multiple(kernel)
     if _gathers(kernel):
         # Lists of places are read one by one, however long they are.
         loops = "r" if is_rows else "p"
@@ -534,7 +534,7 @@ def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool
     return chosen
 
 
-def _much(moved: Sequence[Access]) -> list[Access]:
+def large_accesses(moved: Sequence[Access]) -> list[Access]:
     """The accesses that are worth vectors."""
     largest = max((access.size_bytes for access in moved), default=0)
     return [access for access in moved if MUCH * access.size_bytes >= largest]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from math import prod, sqrt
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import block_sizes, warps_for
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Flat, Tile, facts_of
+from nearhint_compiler.schedule.cuda_tiles import tiles
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
@@ -18,33 +18,6 @@ DEFAULT_SQUARE = (32, 64, 8)
 """(y, x, warps) of the tile that serves any sizes. Transposed adds from 300 x 301 to 515 x 128143
 on an H100 (tests/benchmarks/gpu_tiles.py, 2026-11-22) took 1.12 times as long as in the best tile
 of their size on average; programs in groups took no less."""
-SQUARES = (
-    (32, 64, 8), (32, 32, 4), (64, 64, 8), (32, 64, 4), (64, 32, 8), (16, 64, 4), (16, 256, 8),
-    (64, 64, 4), (128, 32, 8),
-)  # fmt: skip
-"""Tiles where both axes matter, the best of small spaces first."""
-OF_VECTORS = (64, 64, 4)
-"""The best of large spaces of two bytes an element where sizes are promised: vectors along y.
-Element by element it takes up to twice as long as others."""
-OF_BYTES = ((64, 64, 8), (64, 128, 8), (32, 128, 8), (32, 64, 4))
-"""The same where elements are bytes: the first where sizes are promised, the others in their order
-where nothing is. There they come before words: those are of sixteen elements, for each of which a
-thread loads or stores one by itself along the other axis."""
-WORDED = ((32, 128, 8), (32, 64, 4), (64, 64, 8))
-"""Tiles in whole words of rows that begin anywhere: what other accesses have along y is read
-element by element from the first cache, and nothing is exchanged between threads. Found alike: of
-long rows of odd lengths such an add took 0.82 to 1.02 times as long as in the best tile of elements
-whose programs follow its axes; of short ones, and of few points, up to 2.1 times."""
-LONG_ROW, WORDED_POINTS = 4096, 1 << 19
-"""From which length of rows and number of points on they are held best; fewer, and none is."""
-LARGE_POINTS = 1 << 22
-GROUP, FEW_DOWN = 4, 32
-"""Programs along y that come one after the other in a large space; where words have no more than so
-many, all of them do."""
-NARROW = 2
-"""Programs across up to which there is nothing to group: they come one after the other as it is."""
-PLAIN = SQUARES[:2]
-"""Tiles of elements that are worth a try beside words, where sizes promise nothing."""
 REPEATED = ((2, 1), (1, 1), (2, 2), (4, 1))
 """(outer steps, vectors a thread and step) where outer loops read the same again and again. All
 programs that do run one after the other, so that it comes from a cache."""
@@ -54,12 +27,6 @@ step moves. Rotations in f32 of 3 x 29 261 x 98 take 35 µs so, flat 49, where m
 each factor three times; of 12 x 5003 x 118, whose factors a cache keeps, 26 and 24
 (tests/benchmarks/gpu_schedules.py, on an H100)."""
 TARGETS = (1024, 2048, 4096)
-PROMISED_BESIDE_WORDS = 6
-"""Tiles that promise sizes, where others have words."""
-SQUARES_LIMIT = 16
-"""How many of those are offered: others want room, too."""
-OVERHANG = 1.3
-"""How many times the lanes of the tile that fits a space best another may have."""
 CROSSED, CROSSED_POINTS = (16, 64), 1 << 16
 """The least and the most that one tile has along an axis which ends there, at a hint of so many
 points at least: of a few more a second tile of them has next to nothing, and other tiles win."""
@@ -72,7 +39,7 @@ FEW_BLOCKS = 4
 """Where a processor has no more blocks than so many, shorter ones are worth a try."""
 SHORT_BLOCKS = 2
 """Where it has no more than so many, and places are divided, shorter ones are first."""
-TURNED = 4
+TURNED = 3
 """Fewer neighbours than so many that go to other rows each, as pairs do that are taken apart, are
 read as well by those rows in turn: tiles gain nothing."""
 UNITED = 8
@@ -96,7 +63,7 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
         if len(facts.tile.extents) == 2:
             y, x, warps = DEFAULT_SQUARE
             yield facts.schedule("tiled", z=1, y=y, x=x, cuts=facts.tile.cuts, warps=warps)
-            yield from islice(_squares(facts, facts.tile), SQUARES_LIMIT)
+            yield from tiles(facts, facts.tile)
         yield from _targets(facts, facts.tile)
         yield from _blocks(facts, x=128 * lanes, warps=4)
     for warps, vectors in ((4, 1), (8, 1), (4, 2), (8, 2)):
@@ -134,7 +101,7 @@ def preferred(facts: Facts) -> Schedule | None:
         return None
     if facts.extents[place := tile.cuts.bit_length() - 1] < TURNED and place:
         return next(_blocks(facts, x=128 * lanes, warps=4))
-    return next(_squares(facts, tile), None)
+    return next(tiles(facts, tile), None)
 
 
 def crossings(
@@ -230,84 +197,6 @@ def _outer(facts: Facts, lanes: int) -> Iterator[Schedule]:
     ):
         blocks = {"z": 1, "y": y, "x": x, "cuts": facts.repeated, "warps": warps}
         yield facts.schedule("tiled", divisible=divisible, **blocks, order=1)
-
-
-def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
-    """Square tiles, the best first: vectors, where sizes are promised, or whole words, or single
-    elements.
-    """
-    points, columns = prod(tile.extents), tile.extents[-1]
-    fitting, order = _fitting(tile, SQUARES), GROUP if points >= LARGE_POINTS else 1
-    is_large = points >= LARGE_POINTS
-    first = OF_BYTES[0] if facts.is_of_bytes else OF_VECTORS if facts.itemsize == 2 else None
-    vectors = [*dict.fromkeys((first, *fitting))] if is_large and first in fitting else fitting
-    of_bytes = _fitting(tile, OF_BYTES[1:]) if is_large and facts.is_of_bytes else []
-    worded: list[tuple[int, int, int]] = []
-    if facts.tile_word and columns >= LONG_ROW and points >= WORDED_POINTS:
-        worded = _fitting(tile, WORDED)
-    words = [
-        facts.schedule("tiled", **_ordered(tile, worded[at], each), words=1)
-        for at, each in _orders(tile, worded)
-    ]
-    elements = [facts.schedule("tiled", **_ordered(tile, shape, order)) for shape in of_bytes]
-    has_vectors = facts.divisible or facts.has_static_vectors
-    if facts.is_divisible_in_part or not has_vectors:
-        yield from elements[:1]
-    if facts.is_divisible_in_part:
-        # What is along the other axis would be single elements: words come first.
-        yield from words
-    if has_vectors:
-        shapes = vectors[:PROMISED_BESIDE_WORDS] if words else vectors
-        promise = {"divisible": facts.divisible, "aligned": 1}
-        for shape in shapes:
-            yield facts.schedule("tiled", **promise, **_ordered(tile, shape, order))
-        for shape in shapes[:2]:
-            for divisible in _parts(facts):
-                promise["divisible"] = divisible
-                yield facts.schedule("tiled", **promise, **_ordered(tile, shape, order))
-    if not facts.is_divisible_in_part:
-        yield from words
-    yield from elements
-    for shape in PLAIN if worded else fitting:
-        yield facts.schedule("tiled", **_ordered(tile, shape, order))
-
-
-def _orders(tile: Tile, worded: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-    """The place of a tile in words, and the order of its programs: the first in two orders."""
-    for at, (y, _, _) in enumerate(worded):
-        tight, wide = (1, GROUP) if tile.extents[0] <= FEW_DOWN * y else (GROUP, 1)
-        yield at, tight
-        if at == 0:
-            yield at, wide
-
-
-def _parts(facts: Facts) -> list[int]:
-    """Promises of one size each where there are several, or of none where pointers are enough for
-    some vectors: sizes beside a hint may keep one, as 128 256 x 35 does beside 131 072 x 32.
-    """
-    bits = [1 << at for at in range(facts.divisible.bit_length()) if facts.divisible >> at & 1]
-    found = bits if len(bits) > 1 else []
-    return [*found, 0] if facts.has_static_vectors and facts.divisible else found
-
-
-def _ordered(tile: Tile, shape: tuple[int, int, int], order: int) -> dict[str, int]:
-    y, x, warps = shape
-    blocks = {"z": 1, "y": y, "x": x, "cuts": tile.cuts, "warps": warps}
-    is_narrow = tile.extents[-1] <= NARROW * x
-    return blocks if order == GROUP and is_narrow else blocks | {"order": order}
-
-
-def _fitting(tile: Tile, shapes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Those of which little is beyond the space; where it has few rows, with as few."""
-    rows, columns = tile.extents
-    fewest = 1 << (rows - 1).bit_length()
-    cut = [(min(y, fewest), x, max(1, warps * min(y, fewest) // y)) for y, x, warps in shapes]
-
-    def spent(y: int, x: int) -> float:
-        return -(-rows // y) * y * -(-columns // x) * x / (rows * columns)
-
-    least = min(spent(y, x) for y, x, _ in cut)
-    return [*dict.fromkeys(each for each in cut if spent(*each[:2]) <= OVERHANG * least)]
 
 
 def _targets(facts: Facts, tile: Tile) -> Iterator[Schedule]:
