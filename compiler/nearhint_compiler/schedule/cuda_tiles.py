@@ -22,6 +22,9 @@ OF_VECTORS: tuple[Shape, ...] = (
 )  # fmt: skip
 """The best of large spaces of two bytes an element where sizes are promised: vectors along y.
 Element by element the first takes up to twice as long as others."""
+OF_VECTORS_ALONE: tuple[Shape, ...] = OF_VECTORS[1:2]
+"""The best of them where nothing is read as it is written: 43 µs for 52 of the first where 200
+channels become first, as long at other numbers (tests/benchmarks/gpu_tiles.py, on an H200)."""
 OF_BYTES: tuple[Shape, ...] = ((64, 64, 8), (64, 128, 8), (32, 128, 8), (32, 64, 4))
 """The same where elements are bytes: the first where sizes are promised, the others in their order
 where nothing is. There they come before words: those are of sixteen elements, for each of which a
@@ -102,19 +105,21 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     points, columns = prod(tile.extents), tile.extents[-1]
     is_large = points >= LARGE_POINTS
     order = GROUP if is_large else 1
-    whole = _whole_rows(facts, tile) if is_large else ()
+    whole = _whole_rows(facts, tile) if is_large else []
     is_crossed_alone = not _is_read_along_rows(facts)
     elements = _fitting(tile, SQUARES)
-    if is_crossed_alone:
-        elements = [*dict.fromkeys((*whole, *elements))]
     vectors, of_bytes = elements, list[Shape]()
     if is_large and facts.is_of_bytes:
         of_bytes = _fitting(tile, OF_BYTES[1:])
         if OF_BYTES[0] in elements:
             vectors = [*dict.fromkeys((OF_BYTES[0], *elements))]
     elif is_large and facts.itemsize == 2:
-        has_all = is_crossed_alone or not facts.is_divisible_in_part
-        vectors = [*dict.fromkeys((*(whole if has_all else ()), *_fitting(tile, OF_VECTORS)))]
+        best = OF_VECTORS_ALONE if is_crossed_alone else OF_VECTORS[:1]
+        vectors = _fitting(tile, tuple(dict.fromkeys((*best, *OF_VECTORS))))
+        if whole and (is_crossed_alone or not facts.is_divisible_in_part):
+            vectors = whole
+    if is_crossed_alone:
+        elements = [*dict.fromkeys((*whole[:1], *elements))]
     worded: list[Shape] = []
     if facts.tile_word and columns >= LONG_ROW and points >= WORDED_POINTS:
         worded = _fitting(tile, WORDED)
@@ -154,12 +159,15 @@ def _is_read_along_rows(facts: Facts) -> bool:
     )
 
 
-def _whole_rows(facts: Facts, tile: Tile) -> tuple[Shape, ...]:
-    """The tile that holds rows as they are, if they are neither short nor long."""
+def _whole_rows(facts: Facts, tile: Tile) -> list[Shape]:
+    """Tiles that hold rows as they are, the best first, if rows are neither short nor long."""
     columns = tile.extents[-1]
     lanes = 1 << (columns - 1).bit_length()
     shape = WHOLE_ROWS.get(facts.itemsize, {}).get(lanes)
-    return (shape,) if shape is not None and lanes <= WHOLE_SPENT * columns else ()
+    if shape is None or lanes > WHOLE_SPENT * columns:
+        return []
+    y, x, warps = shape
+    return [shape, (y // 2, x, warps), (y // 2, x, warps // 2)]
 
 
 def _orders(tile: Tile, worded: Sequence[Shape]) -> Iterator[tuple[int, int]]:
