@@ -54,6 +54,13 @@ so many bytes they do where a place is divided once: those take more instruction
 rows begin anywhere, units have fewer than flat blocks (tests/benchmarks/gpu_tiles.py)."""
 ROWS = ((4, 1024, 8), (4, 512, 4), (4, 256, 4), (1, 1024, 4), (2, 1024, 4))
 """(rows, columns, warps) where rows are read as they lie; short ones go more to a block."""
+WEIGHTS, WEIGHT = 5, 8
+"""From so many loads on that a row shares, each of so small a part of the largest, rows come first:
+flat blocks load each of them for each point, and divide for it. Taps along time of 13 x 2048 x 2047
+in bf16 take 117 µs in rows and 179 in flat blocks (tests/benchmarks/gpu_schedules.py, on an H200);
+of four weights a channel both take as long."""
+WEIGHTED_ROWS = ((2, 1024, 4), (1, 1024, 4), (1, 512, 4))
+"""(rows, columns, warps) of those, where a row may be several loops."""
 
 
 def schedules(facts: Facts) -> Iterator[Schedule]:
@@ -80,6 +87,7 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
     if prod(facts.extents) <= FEW_BLOCKS * 128 * lanes * facts.processors:
         yield from _blocks(facts, x=64 * lanes, warps=4)
         yield from _blocks(facts, x=32 * lanes, warps=8)
+    yield from _weighted_rows(facts)
     rank = len(facts.extents)
     if rank > 1 and facts.tile is None:
         # Without tiles to gain, a row a program saves the division of its index.
@@ -93,6 +101,8 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
 def preferred(facts: Facts) -> Schedule | None:
     """The tile that is held best at the sizes at hand, or units, or short blocks of few points."""
     tile, lanes = facts.tile, max(1, 16 // facts.itemsize)
+    if (rows := next(_weighted_rows(facts), None)) is not None:
+        return rows
     if tile is None and facts.unit and _is_divided_much(facts):
         return next(_units(facts))
     if tile is None and facts.flat != Flat.ALL and _is_short(facts, 128 * lanes):
@@ -181,6 +191,24 @@ def _is_divided_much(facts: Facts) -> bool:
 def _is_short(facts: Facts, x: int) -> bool:
     """Whether blocks of `x` would be so few that shorter ones take less time."""
     return prod(facts.extents) <= SHORT_BLOCKS * x * facts.processors
+
+
+def _weighted_rows(facts: Facts) -> Iterator[Schedule]:
+    """Tiles of rows that share many weights, whatever loops a row has."""
+    loops = [f"p{place}" for place in range(len(facts.extents))]
+    largest = max((access.size_bytes for access in facts.accesses), default=0)
+    places = [
+        max(loops.index(name) for name in access.strides)
+        for access in facts.accesses
+        if access.strides and not access.is_store and WEIGHT * access.size_bytes <= largest
+    ]
+    if facts.tile is not None or len(places) < WEIGHTS:
+        return
+    cut = max(places)
+    points = prod(facts.extents[cut + 1 :])
+    for y, x, warps in WEIGHTED_ROWS:
+        if cut + 1 < len(loops) and x <= points:
+            yield from both(facts, "tiled", z=1, y=y, x=x, cuts=1 << cut, warps=warps)
 
 
 def _outer(facts: Facts, lanes: int) -> Iterator[Schedule]:
