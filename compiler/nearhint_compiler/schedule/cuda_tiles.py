@@ -40,10 +40,11 @@ WHOLE_ROWS: Mapping[int, Mapping[int, Shape]] = {
 }
 """By the bytes of an element and the lanes that hold a row: tiles of whole rows, which write all
 that lies between their first and their last element. Rows in parts share the lines at their ends
-with other tiles: channels that become last take FIGURES of the time so where their bytes do
-not end with a line, at any other number as long (tests/benchmarks/gpu_schedules.py on an H200,
-2026-11-h200-transposed-tiles.json). Where something is read along the rows, too, that is so of
-vectors of two bytes an element alone: element by element it takes up to 1.23 times as long."""
+with other tiles: 77 to 201 channels that become last take 0.87 to 0.95 of the time of the best
+other tile where their bytes do not end with a line, and as long where they do
+(tests/benchmarks/gpu_tiles.py, on an H200). Where something is read along the rows, too, that is so
+of vectors of two bytes an element alone (0.92 of 200 columns): element by element it takes up to
+1.23 times as long (tests/benchmarks/gpu_schedules.py, on an H200)."""
 WHOLE_SPENT = 1.75
 """How many times a row's elements those lanes may be: of 133 elements 256 are too many."""
 LONG_ROW, WORDED_POINTS = 4096, 1 << 19
@@ -59,8 +60,9 @@ PLAIN = SQUARES[:2]
 FEW, FEW_SHAPE = range(3, 16), (16, 256, 8)
 FEW_POINTS, FEW_WARPS = 4096, 4
 """Neighbours in memory that go to a row each, as the channels of a pixel do; the tile that is best
-where they are one of several loops along y, and the points and warps of one that holds them alone. Bytes of
-three and four channels take 0.55 and 0.74 of the time of the best other tile so (there)."""
+where they are one of several loops along y, and the points and warps of one that holds them alone.
+Bytes of three and of four channels become bf16 in 0.93 and 0.75 of the time of the best other tile
+so, and in 0.52 and 0.73 of that of flat blocks (gpu_tiles, on an H200)."""
 PROMISED_BESIDE_WORDS = 6
 """Tiles that promise sizes, where others have words."""
 LIMIT = 16

@@ -518,9 +518,9 @@ def test_narrow_columns_weighted_by_what_neighbours_share_have_no_pieces() -> No
 @pytest.mark.parametrize(
     ("columns", "rows", "number"),
     [
-        (9491, 2373, 3),  # nearly what a cache keeps
-        (2731, 1031, 3),
-        (8192, 2048, 3),  # in vectors that its sizes promise: for sizes beside it
+        (9491, 2373, 4),  # nearly what a cache keeps
+        (2731, 1031, 4),
+        (8192, 2048, 4),  # in vectors that its sizes promise: for sizes beside it
         (2731, 767, 0),  # so short that what is left is as much to bring together
         (331, 1031, 0),  # so few bytes
     ],
@@ -530,3 +530,6 @@ def test_columns_that_a_cache_keeps_are_read_as_several_rows_in_pieces(
 ) -> None:
     found = [each for each in offered("column_mean_bf16", columns, rows) if each.get("fold", 0)]
     assert [each.get("pieces", 0) for each in found] == [8] * number
+    if found:  # halves of a vector, beside whole ones of the first shape
+        vectors = [each["x"] * each["r"] // (32 * each["warps"]) for each in found]
+        assert vectors == [4, 8, 4, 4]
