@@ -8,7 +8,7 @@ from math import prod, sqrt
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.blocks import block_sizes, warps_for
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts, Flat, Tile, facts_of
-from nearhint_compiler.schedule.cuda_tiles import tiles
+from nearhint_compiler.schedule.cuda_tiles import is_of_few, tiles
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
@@ -39,9 +39,9 @@ FEW_BLOCKS = 4
 """Where a processor has no more blocks than so many, shorter ones are worth a try."""
 SHORT_BLOCKS = 2
 """Where it has no more than so many, and places are divided, shorter ones are first."""
-TURNED = 3
+TURNED = 4
 """Fewer neighbours than so many that go to other rows each, as pairs do that are taken apart, are
-read as well by those rows in turn: tiles gain nothing."""
+read as well by those rows in turn: tiles gain nothing but for three in large spaces."""
 UNITED = 8
 """Points of a thread at least, where they come in units."""
 UNIT_WARPS = 8
@@ -109,7 +109,8 @@ def preferred(facts: Facts) -> Schedule | None:
         return next(_blocks(facts, x=64 * lanes, warps=4))
     if tile is None or len(tile.extents) != 2:
         return None
-    if facts.extents[place := tile.cuts.bit_length() - 1] < TURNED and place:
+    place = tile.cuts.bit_length() - 1
+    if place and facts.extents[place] < TURNED and not is_of_few(facts, tile):
         return next(_blocks(facts, x=128 * lanes, warps=4))
     return next(tiles(facts, tile), None)
 

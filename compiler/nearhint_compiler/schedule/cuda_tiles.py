@@ -61,8 +61,9 @@ FEW, FEW_SHAPE = range(3, 16), (16, 256, 8)
 FEW_POINTS, FEW_WARPS = 4096, 4
 """Neighbours in memory that go to a row each, as the channels of a pixel do; the tile that is best
 where they are one of several loops along y, and the points and warps of one that holds them alone.
-Bytes of three and of four channels become bf16 in 0.93 and 0.75 of the time of the best other tile
-so, and in 0.52 and 0.73 of that of flat blocks (gpu_tiles, on an H200)."""
+Bytes of four and of eight channels become bf16 in 0.75 and 0.88 of the time of the best other tile
+so, and in 0.74 and 0.48 of that of flat blocks; of three in 0.93 and 0.99 (gpu_tiles, on an H200).
+"""
 PROMISED_BESIDE_WORDS = 6
 """Tiles that promise sizes, where others have words."""
 LIMIT = 16
@@ -77,8 +78,9 @@ def tiles(facts: Facts, tile: Tile) -> Iterator[Schedule]:
 
 
 def is_of_few(facts: Facts, tile: Tile) -> bool:
-    """Whether few neighbours in memory go to a row each."""
-    return _last_along_y(tile) > 0 and facts.extents[_last_along_y(tile)] in FEW
+    """Whether few neighbours in memory go to a row each, in a large space."""
+    place = _last_along_y(tile)
+    return place > 0 and facts.extents[place] in FEW and prod(tile.extents) >= LARGE_POINTS
 
 
 def _last_along_y(tile: Tile) -> int:
@@ -88,7 +90,7 @@ def _last_along_y(tile: Tile) -> int:
 
 def _of_few(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     """Tiles of all that few neighbours are, with and without what the hint's sizes promise."""
-    if not is_of_few(facts, tile) or prod(tile.extents) < WORDED_POINTS:
+    if not is_of_few(facts, tile):
         return
     place = _last_along_y(tile)
     held = 1 << (facts.extents[place] - 1).bit_length()
