@@ -42,6 +42,14 @@ from nearhint_torch.runner import size_reader
 
 FEW = (40, 96, 64, 32, 16)
 """The rows, and the others from the largest on, that a capture on the CPU is made with."""
+SMALL: dict[str, Sizes] = {
+    "upsampled": (2, 3, 5, 4),
+    "doubled": (2, 3, 5, 4),
+    "repeated_heads": (2, 3, 5, 8),
+    "joined_windows": (2, 3, 5, 8),
+    "quantised_squares": (256, 384),
+}
+"""Sizes of what is larger than its sizes say, or counts blocks of rows."""
 SM_90 = CudaDevice("none", 90, 132, 80 << 30, "none", 0)
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
@@ -67,6 +75,8 @@ def few_sizes(sweep: Sweep, mode: str) -> Sizes:
     """
     if mode == "b":
         return (FEW[0], *sweep.compiled_at[1:])
+    if sweep.name in SMALL:
+        return SMALL[sweep.name]
     others = sweep.compiled_at[1:]
     small = sorted(others)
     *found, last = (FEW[len(others) - small.index(size)] for size in others)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
+from tests.benchmarks.gpu_sweep_deployed import DEPLOYED_SWEEPS
 from tests.benchmarks.gpu_sweep_further import FURTHER_SWEEPS
 from tests.benchmarks.gpu_sweep_looked_up import LOOKED_UP_SWEEPS
 from tests.benchmarks.gpu_sweep_mixed import MIXED_SWEEPS
@@ -81,6 +82,7 @@ FUNCTIONS: dict[str, tuple[Sweep, ...]] = {
     "served": SERVED_SWEEPS,
     "mixed": MIXED_SWEEPS,
     "trained": TRAINED_SWEEPS,
+    "deployed": DEPLOYED_SWEEPS,
 }
 FUNCTIONS["all"] = tuple(sweep for sweeps in FUNCTIONS.values() for sweep in sweeps)
 """Sets of sweeps; no two sweeps have one title."""
