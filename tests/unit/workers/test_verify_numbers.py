@@ -467,3 +467,33 @@ def test_what_is_too_large_on_the_way_is_no_mistake_and_what_a_bound_holds_is_kn
         return encode("f32", x * (1 + off) + power)
 
     assert (problem_of(kernel, bounded, {"k0": 40}) == "") != is_wrong
+
+
+@pytest.mark.parametrize("bits", [0x3F801062, 0x3F80C49C])
+@pytest.mark.parametrize("lost", [0.0, 0.2])
+def test_what_rounding_moves_across_zero_has_the_root_that_eager_has(
+    bits: int, lost: float
+) -> None:
+    """Of a product in few bits less 1.0005, or 1.006: 1.0012 becomes 1, and 1.0055 is 1.0078."""
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in bf16) (out f32))
+          (body (load 0 p0)
+                (cast f32 0)
+                (const f32 0x3f8ccccd)
+                (mul f32 1 2)
+                (cast bf16 3)
+                (cast f32 4)
+                (const f32 {bits:#x})
+                (sub f32 5 6)
+                (sqrt f32 7)
+                (store 1 p0 8)))
+    """)
+
+    def root(x: Array) -> Array:
+        """NaN also for what is less than `lost`."""
+        product = encode("bf16", np.float32(1.1) * decode("bf16", x).astype(np.float32))
+        found = np.sqrt(decode("bf16", product).astype(np.float32) - np.uint32(bits).view("f4"))
+        return np.where(found < lost, np.float32(np.nan), found)
+
+    assert (problem_of(kernel, root, {"k0": 1 << 16}) == "") == (lost == 0.0)
