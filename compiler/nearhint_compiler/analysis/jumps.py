@@ -14,6 +14,7 @@ from nearhint_compiler.ir import nodes as ir
 _JUMPS = frozenset({"floor", "ceil", "trunc", "round"})
 _DIVISIONS = frozenset({"floordiv", "truncdiv", "fmod", "mod"})
 """They jump where the quotient of their two operands is whole."""
+_COMPARED = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _ROUNDED = frozenset({"add", "sub", "mul", "div"})
 _SETTLED = frozenset({*_ROUNDED, *_JUMPS, "abs", "neg", "max", "min", "cast", "where"})
 """Each of which has one right answer in f32."""
@@ -48,6 +49,22 @@ def leading_to_jumps(kernel: ir.Kernel) -> frozenset[int]:
         if isinstance(node, ir.Op) and (position in found or _is_jump(node) or _divides(node)):
             found.update(node.operands)
     return frozenset(found)
+
+
+def may_go_either_way(kernel: ir.Kernel) -> bool:
+    """Whether a jump is taken of something, or floats are compared that were computed: rounded at
+    another place, they may fall on the other side.
+    """
+    dtypes = ir.dtypes_of(kernel)
+    return bool(leading_to_jumps(kernel)) or any(
+        isinstance(node, ir.Op)
+        and node.name in _COMPARED
+        and any(
+            dtypes[operand] in ir.FLOATS and not is_given(kernel.body, operand)
+            for operand in node.operands
+        )
+        for node in kernel.body
+    )
 
 
 def computed_before_jumps(kernel: ir.Kernel) -> frozenset[int]:

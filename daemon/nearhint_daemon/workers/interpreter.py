@@ -321,7 +321,7 @@ class _Run:
     def _cast(self, position: int, value: Array, source: str) -> Array:
         target = self.dtypes[position]
         found = cast(value, source, target)
-        rounds = target in ("f16", "bf16") or (target, source) in _MAY_ROUND
+        rounds = target in ir.LOW_PRECISION or (target, source) in _MAY_ROUND
         if self.casts is Casts.ROUND_GIVEN:
             rounds = rounds and is_given(self.kernel.body, position)
         return _rounded(target, found) if rounds and self.casts is not Casts.EXACT else found

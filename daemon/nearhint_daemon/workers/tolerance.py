@@ -21,9 +21,10 @@ if shifting every float input by at most `SHIFT` of its size moves the reference
 the error or more (as next to a jump of floor or a comparison). At most `EXCUSED_SHARE` of an
 output's elements may be excused.
 
-Where something jumps, an element may also be what the same operations make, each rounded to its own
-dtype: that is eager's answer, and where it has another whole number than f64, either is right.
-So it is where one of them is NaN alone: a root of 1e-3 is one of -1e-3 where eight bits are kept.
+Where something jumps, or what was computed is compared, an element may also be what the same
+operations make, each rounded to its own dtype: that is eager's answer, and where it has another
+whole number than f64, either is right. So it is where one of them is NaN alone: a root of 1e-3 is
+one of -1e-3 where eight bits are kept.
 
 NaN must meet NaN, an infinity the same infinity, or a number whose tolerance reaches so far.
 Integers and booleans must be equal, unless they are made of an integer that NaN was cast to, or of

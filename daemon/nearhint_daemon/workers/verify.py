@@ -22,7 +22,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nearhint_compiler.analysis.jumps import leading_to_jumps
+from nearhint_compiler.analysis.jumps import may_go_either_way
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.recent import Recent
 from nearhint_daemon.workers.cases import CASE_POINTS, Sizes, awkward_sizes, hinted_sizes
@@ -397,8 +397,8 @@ def _compare(
     """What was read of all outputs against slab `number` of the reference.
 
     What is too large for f32 on the way is no mistake of a Variant, nor, where inputs are not just
-    normal numbers, what it cannot hold; nor is, where something jumps or is NaN on one side alone,
-    what eager makes operation by operation.
+    normal numbers, what it cannot hold; nor is, where something jumps, or is compared, or is NaN on
+    one side alone, what eager makes operation by operation.
     """
     sizes = case.sizes
     arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
@@ -424,7 +424,7 @@ def _compare(
             beyond = out_of_range(kernel, sizes, reference, number, is_any=case.draw != "normal")
             errors[bad[beyond[position][bad]]] = 0.0
             bad = np.flatnonzero(errors > 1)
-        if bad.size and (leading_to_jumps(kernel) or _differ_in_nan(dtype, found, expected)):
+        if bad.size and (may_go_either_way(kernel) or _differ_in_nan(dtype, found, expected)):
             each = rounded_each(kernel, sizes, reference, number)[position]
             errors[bad[element_errors(dtype, found, each)[bad] <= 1]] = 0.0
             bad = np.flatnonzero(errors > 1)

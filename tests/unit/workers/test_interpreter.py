@@ -185,6 +185,25 @@ def test_each_operation_rounds_where_that_is_asked() -> None:
     assert each.values.tolist() == [2, 4, 7]
 
 
+@pytest.mark.parametrize(
+    ("name", "rounded"),
+    [("f8e4m3fn", [2.5, 7.0]), ("f8e5m2", [2.5, 7.0]), ("bf16", [2.4375, 6.8125])],
+)
+def test_what_was_computed_keeps_the_bits_that_its_dtype_has(
+    name: str, rounded: list[float]
+) -> None:
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in f32) (out f32))
+          (body (load 0 p0) (add f32 0 0) (cast {name} 1) (cast f32 2) (store 1 p0 3)))
+    """)
+    given = [np.array([1.22, 3.405], np.float32)]
+    (exact,) = interpret(kernel, {"k0": 2}, given, casts=Casts.ROUND_GIVEN)
+    (each,) = interpret(kernel, {"k0": 2}, given, casts=Casts.ROUND_EACH)
+    assert exact.values.tolist() == pytest.approx([2.44, 6.81])
+    assert each.values.tolist() == rounded
+
+
 def test_a_sine_is_judged_against_a_sum_that_cancelled_and_else_by_itself() -> None:
     kernel = parse_kernel("""
         (kernel (symbols k0) (pointwise k0) (reduction)

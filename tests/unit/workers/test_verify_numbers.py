@@ -497,3 +497,33 @@ def test_what_rounding_moves_across_zero_has_the_root_that_eager_has(
         return np.where(found < lost, np.float32(np.nan), found)
 
     assert (problem_of(kernel, root, {"k0": 1 << 16}) == "") == (lost == 0.0)
+
+
+@pytest.mark.parametrize("name", ["bf16", "f8e4m3fn"])
+@pytest.mark.parametrize("factor", [1.1, 1.2])
+def test_what_rounding_moves_across_a_limit_is_compared_as_eager_does(
+    name: str, factor: float
+) -> None:
+    """2.0 if the rounded product is more than 1.001, else x: with another factor that is wrong."""
+    kernel = parse_kernel(f"""
+        (kernel (symbols k0) (pointwise k0) (reduction)
+          (params (in bf16) (out f32))
+          (body (load 0 p0)
+                (cast f32 0)
+                (const f32 0x3f8ccccd)
+                (mul f32 1 2)
+                (cast {name} 3)
+                (cast f32 4)
+                (const f32 0x3f8020c5)
+                (gt bool 5 6)
+                (const f32 0x40000000)
+                (where f32 7 8 1)
+                (store 1 p0 9)))
+    """)
+
+    def limited(x: Array) -> Array:
+        given = decode("bf16", x).astype(np.float32)
+        product = decode(name, encode(name, np.float32(factor) * given))
+        return np.where(product > 1.001, np.float32(2.0), given)
+
+    assert (problem_of(kernel, limited, {"k0": 1 << 16}) == "") == (factor == 1.1)

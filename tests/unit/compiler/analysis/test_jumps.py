@@ -6,7 +6,12 @@ import pytest
 from tests.unit.compiler.kernels import TARGET
 from tests.unit.workers.building import default_source
 
-from nearhint_compiler.analysis.jumps import before_jumps, leading_to_jumps, quotients_before_jumps
+from nearhint_compiler.analysis.jumps import (
+    before_jumps,
+    leading_to_jumps,
+    may_go_either_way,
+    quotients_before_jumps,
+)
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
@@ -95,6 +100,16 @@ def test_what_leads_to_a_division_that_leaves_a_whole_number_is_found(
         "(exp f32 1)", f"({name} f32 3 2)", "(cast bf16 4)", "(store 1 p0 5)", out="bf16"
     )
     assert (3 in leading_to_jumps(kernel)) == is_found
+
+
+@pytest.mark.parametrize(("compared", "is_found"), [(1, False), (2, True)])
+def test_a_comparison_of_what_was_computed_may_go_either_way(compared: int, is_found: bool) -> None:
+    kernel = parse_kernel(
+        "(kernel (symbols k0) (pointwise k0) (reduction) (params (in bf16) (out f32))"
+        " (body (load 0 p0) (cast f32 0) (exp f32 1) (const f32 0x3f800000)"
+        f" (gt bool {compared} 3) (where f32 4 2 3) (store 1 p0 5)))"
+    )
+    assert may_go_either_way(kernel) == is_found
 
 
 def test_quotients_of_elements_that_lead_to_a_jump_are_rounded_on_a_gpu() -> None:
