@@ -30,6 +30,7 @@ from nearhint_rules.program import (
     check,
     refs_in,
 )
+from nearhint_torch import powers
 from nearhint_torch.adapter import ShapeFacts, op_name, size_expression, static_inputs
 from nearhint_torch.arguments import ArgumentReader, Unfit, value_type
 from nearhint_torch.effects import effects_of
@@ -228,6 +229,8 @@ class _Capture:
             if operand is None:
                 return "", (), {}
             return CAST_OR_NAN, (self._reader.read(operand),), {"dtype": DType("f8e4m3fn")}
+        if not powers.is_as_meant(node, op):
+            return "", (), {}
         try:
             args = tuple(self._reader.read(arg) for arg in node.args)
             kwargs = {name: self._reader.read(value) for name, value in node.kwargs.items()}

@@ -197,19 +197,6 @@ def _square(e: Emitter, x: Value) -> Value:
     return e.op("mul", x, x)
 
 
-def _ldexp(call: Call) -> Loops:
-    """The product with a power of two; of an integer, releases of torch overflow differently."""
-    call.bind(("self", "other"), {})
-    if call.tensor("other").dtype not in dtypes.FLOATS:
-        raise Unlowerable("an exponent that is an integer")
-    return _SCALED_BY_POWER(call)
-
-
-_SCALED_BY_POWER = elementwise(
-    lambda e, x, exponent: e.op("mul", x, e.op("exp2", exponent)), "self other"
-)
-
-
 _POWER = elementwise(_op("pow"), "self exponent")
 _POWER_BY_GIVEN = elementwise(_power_or_root, "self exponent")
 _POWER_BY_NUMBER = elementwise(_pow_scalar, "self | exponent")
@@ -486,7 +473,6 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.pow.Tensor_Scalar": no_overflow(_power, "exponent"),
     "aten.pow.Tensor_Tensor": _POWER,
     "aten.pow.Scalar": no_overflow(_POWER, "self"),
-    "aten.ldexp.Tensor": _ldexp,
     "aten.square.default": elementwise(_square, "self"),
     "aten.neg.default": elementwise(_op("neg"), "self"),
     "aten.abs.default": elementwise(_op("abs"), "self"),

@@ -11,9 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.angles import as_odd, fused
+from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.emitter import Emitter, Value
+from nearhint_compiler.frontend.loops import Loops
 from nearhint_compiler.frontend.pointwise import Body, Rule, elementwise
 from nearhint_compiler.frontend.refusals import no_overflow
 
@@ -99,6 +102,37 @@ def _logaddexp2(e: Emitter, x: Value, y: Value) -> Value:
     total = e.op("add", e.op("max", x, y), e.op("mul", more, e.const(x.dtype, 1 / math.log(2))))
     same = e.op("and", e.op("isinf", x), e.op("eq", x, y))
     return e.op("where", same, x, total)
+
+
+def _ldexp(call: Call) -> Loops:
+    """The product with a power of two; that of an integer is never made alone."""
+    call.bind(("self", "other"), {})
+    if call.tensor("other").dtype in dtypes.FLOATS:
+        return _SCALED_BY_POWER(call)
+    if call.tensor("self").dtype not in dtypes.FLOATS:
+        raise Unlowerable("an integer that is scaled by a power of two")
+    return _SCALED_IN_STEPS(call)
+
+
+def _scaled_in_steps(e: Emitter, x: Value, exponent: Value) -> Value:
+    """Rounded once: where a dtype has no such power, by several, that next to zero first."""
+    powers: list[Value] = []
+    least, most = (-1022, 1023) if x.dtype == "f64" else (-126, 127)
+    for _ in range(_SCALING_STEPS):
+        step = e.op("min", e.op("max", exponent, e.const(x.dtype, least)), e.const(x.dtype, most))
+        powers.append(e.op("exp2", step))
+        exponent = e.op("sub", exponent, step)
+    for power in reversed(powers):
+        x = e.op("mul", x, power)
+    return x
+
+
+_SCALING_STEPS = 3
+"""From a dtype's least number to its largest, or back."""
+_SCALED_BY_POWER = elementwise(
+    lambda e, x, exponent: e.op("mul", x, e.op("exp2", exponent)), "self other"
+)
+_SCALED_IN_STEPS = elementwise(_scaled_in_steps, "self other")
 
 
 def _hypot(e: Emitter, x: Value, y: Value) -> Value:
@@ -225,6 +259,7 @@ SPECIAL: Mapping[str, Rule] = {
         for overload in ("default", "self_scalar", "other_scalar")
     },
     "aten.logaddexp2.default": elementwise(_logaddexp2, "self other"),
+    "aten.ldexp.Tensor": _ldexp,
     "aten.hypot.default": elementwise(_hypot, "self other"),
     "aten.cosh.default": elementwise(_cosh, "self"),
     "aten.sinh.default": elementwise(_sinh, "self"),

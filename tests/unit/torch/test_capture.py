@@ -29,7 +29,7 @@ from nearhint_rules.program import (
     first_outputs,
     value_types,
 )
-from nearhint_torch import float8
+from nearhint_torch import float8, powers
 from nearhint_torch.backend import nearhint
 from nearhint_torch.capture import Captured, capture
 from nearhint_torch.sizes import readable
@@ -353,6 +353,19 @@ def test_a_torch_that_makes_nan_of_large_numbers_has_a_name_for_casts_of_others_
     assert [node.op for node in again.program.nodes] == [
         "aten.clamp.default", "aten._to_copy.default", "nearhint.cast_or_nan.default",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_a_torch_that_makes_the_power_first_scales_by_integers_itself(
+    captured: Capture, monkeypatch: pytest.MonkeyPatch, is_exact: bool
+) -> None:
+    def scaled(x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ldexp(x, places), torch.ldexp(x, x)
+
+    monkeypatch.setattr(powers, "IS_EXACT", is_exact)
+    (only,) = captured(scaled, (torch.randn(4, 6), torch.arange(6)))
+    named = [node.op for node in only.program.nodes]
+    assert named == ["aten.ldexp.Tensor" if is_exact else "", "aten.ldexp.Tensor"]
 
 
 @pytest.mark.parametrize("given", [None, 1e-6])

@@ -1,0 +1,23 @@
+"""ldexp, whose integer exponents differ between releases of torch.
+
+A Program means what torch does from 2.13 on: the product with the power of two, rounded once.
+Before, the power is made first, and is infinite or zero where the product is not. With an older
+torch such a node fits no Program, and runs as it is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+IS_EXACT = bool(torch.ldexp(torch.tensor(2.0**-100), torch.tensor(200)).isfinite())
+"""Whether this torch does as a Program means."""
+_LDEXP = "aten.ldexp.Tensor"
+
+
+def is_as_meant(node: fx.Node, op: str) -> bool:
+    """Whether the call `op` does what a Program that names it means."""
+    if IS_EXACT or op != _LDEXP:
+        return True
+    exponent = node.args[1].meta.get("val") if isinstance(node.args[1], fx.Node) else None
+    return isinstance(exponent, torch.Tensor) and exponent.dtype.is_floating_point
