@@ -59,13 +59,14 @@ _SPILLED = re.compile(r"(\d+) bytes spill stores")
 class Taken:
     """One capture: its Program, how calls bind its symbols, and to which of the sweep's sizes."""
 
+    sweep: Sweep
     program: Program
     resolver: Resolver
     axes: tuple[int, ...]
 
     def symbols_at(self, sizes: Sizes) -> dict[str, int]:
         """The Program's symbols at some sizes."""
-        return self.resolver.sizes(bound_at(self.axes, sizes))
+        return self.resolver.sizes(bound_at(self.axes, self.sweep.bindable(sizes)))
 
 
 def few_sizes(sweep: Sweep, mode: str) -> Sizes:
@@ -100,9 +101,9 @@ def taken(sweep: Sweep, mode: str, sizes: Sizes, *, device: str = "cuda") -> Tak
         resolver = Resolver(made, cast(Session, QuietSession()))
 
         def remember(*args: Any) -> Any:
-            axes = axes_of(size_reader(made.bindings)(args), sizes)
+            axes = axes_of(size_reader(made.bindings)(args), sweep.bindable(sizes))
             program = on_cuda(made.program) if device == "cuda" else made.program
-            found.append(Taken(program, resolver, axes))
+            found.append(Taken(sweep, program, resolver, axes))
             return graph.forward(*args)
 
         return remember

@@ -61,10 +61,11 @@ class Captured:
     def want_hints(self, mode: str) -> None:
         """Asks for the Kernels at the hints of the sizes that are measured."""
         for call, start in zip(self.calls, self.starts, strict=False):
-            axes = axes_of(call.graph._read_sizes(call.arguments), start)
+            axes = axes_of(call.graph._read_sizes(call.arguments), self.sweep.bindable(start))
             for sizes in hints_of(self.sweep, mode):
                 if ones_of(self.sweep, sizes) == ones_of(self.sweep, start):
-                    call.handle.want(call.graph._resolver.sizes(bound_at(axes, sizes)))
+                    bound = bound_at(axes, self.sweep.bindable(sizes))
+                    call.handle.want(call.graph._resolver.sizes(bound))
 
     def forget(self) -> None:
         """Has torch let go of what it keeps beside the function."""

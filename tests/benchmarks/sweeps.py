@@ -18,6 +18,11 @@ Sizes: TypeAlias = tuple[int, ...]
 SHORT_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
+def none_beside(*_: int) -> Sizes:
+    """Of a sweep whose tensors have the sizes that vary."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """A torch function, its arguments' shapes as a function of sizes, and the sizes.
@@ -27,7 +32,8 @@ class Sweep:
     `unit` is the length of a block of a row, where the function counts blocks. `magnitudes` are
     what the terms of the outputs sum to without their signs, where the outputs are sums.
     `rounding` is how far integers may be from those in float64, where floats are rounded to them.
-    Of what is `read_in_part`, as a table is, nobody says how many bytes have to move.
+    Of what is `read_in_part`, as a table is, nobody says how many bytes have to move. `beside` are
+    sizes of tensors that torch keeps beside those that vary: sums of these, multiples, constants.
     """
 
     name: str
@@ -42,6 +48,7 @@ class Sweep:
     magnitudes: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
     rounding: int = 0
     read_in_part: bool = False
+    beside: Callable[..., Sizes] = none_beside
 
     @property
     def title(self) -> str:
@@ -60,6 +67,10 @@ class Sweep:
     def cases(self) -> tuple[Case, ...]:
         """The function at each of the sizes."""
         return tuple(map(self.case, self.sizes))
+
+    def bindable(self, sizes: Sizes) -> Sizes:
+        """What calls may be bound to."""
+        return (*sizes, *self.beside(*sizes))
 
     def row_dimensions(self) -> tuple[tuple[int, ...], ...]:
         """For each argument, the dimensions that are as long as there are rows."""

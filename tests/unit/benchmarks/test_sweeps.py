@@ -60,6 +60,13 @@ def test_symbols_follow_the_sizes_that_they_were_captured_with() -> None:
     assert bound_at(axes, (7, 96)) == [96, 7]
 
 
+def test_a_sum_of_sizes_that_torch_keeps_follows_them() -> None:
+    sweep = replace(SOFTMAX, beside=lambda rows, columns: (rows + columns,))
+    axes = axes_of([4024, 1984], sweep.bindable(MIDDLE))
+    assert MIDDLE == (2040, 1984)
+    assert bound_at(axes, sweep.bindable((7, 96))) == [103, 96]
+
+
 @pytest.mark.parametrize("value", [5, 64])
 def test_a_value_that_is_no_size_or_several_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match=str(value)):

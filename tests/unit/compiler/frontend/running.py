@@ -99,6 +99,8 @@ def run_plan(
     inputs: Sequence[Any],
     sizes: Mapping[str, int],
     run_node: RunNode,
+    *,
+    casts: Casts = Casts.ROUND_GIVEN,
 ) -> Ran:
     """Runs the nodes, and the Plan: launches by the interpreter, on what the steps before left.
 
@@ -114,7 +116,7 @@ def run_plan(
     }
     for index in range(len(program.nodes)):
         run_node(index, reference)
-    run = _PlanRun(lowered, sizes, run_node, slots)
+    run = _PlanRun(lowered, sizes, run_node, slots, casts)
     for step in lowered.plan.steps:
         run.step(step)
     return Ran(
@@ -125,8 +127,14 @@ def run_plan(
 
 class _PlanRun:
     def __init__(
-        self, lowered: Lowered, sizes: Mapping[str, int], run_node: RunNode, slots: dict[int, Any]
+        self,
+        lowered: Lowered,
+        sizes: Mapping[str, int],
+        run_node: RunNode,
+        slots: dict[int, Any],
+        casts: Casts,
     ) -> None:
+        self.casts = casts
         self.kernels = {kernel.id: kernel.kernel for kernel in lowered.kernels}
         self.sizes = sizes
         self.run_node = run_node
@@ -181,7 +189,7 @@ class _PlanRun:
             flat(self.slots[slot]) if param.role != "scalar" else scalar(self.slots[slot])
             for slot, param in zip(step.inputs, kernel.params, strict=False)
         ]
-        done = interpret(kernel, dims, params, casts=Casts.ROUND_GIVEN)
+        done = interpret(kernel, dims, params, casts=self.casts)
         for output, result in zip(step.outputs, done, strict=True):
             tensor = self.allocated(output)
             whole = tensor.as_strided((tensor.numel(),), (1,))
@@ -204,7 +212,7 @@ def flat(tensor: torch.Tensor) -> Any:
     return (whole.double() if whole.is_floating_point() else whole).numpy()
 
 
-def run_captured(lowered: Lowered, recorded: Recorded) -> Ran:
+def run_captured(lowered: Lowered, recorded: Recorded, *, casts: Casts = Casts.ROUND_GIVEN) -> Ran:
     """Runs a captured graph's Plan on the arguments that it was called with."""
     captured = recorded.captured
     sizes: dict[str, int] = {}
@@ -232,7 +240,7 @@ def run_captured(lowered: Lowered, recorded: Recorded) -> Ran:
         _keep(node.target(*args, **kwargs), captured.first[index], slots)
 
     inputs = [*recorded.arguments, *captured.constants]
-    return run_plan(lowered, captured.program, inputs, sizes, run_node)
+    return run_plan(lowered, captured.program, inputs, sizes, run_node, casts=casts)
 
 
 def run_built(
@@ -300,15 +308,17 @@ def check(
     *args: Any,
     dynamic: bool | None = True,
     target_kind: str = "cpu",
+    casts: Casts = Casts.ROUND_GIVEN,
 ) -> Lowered:
     """Captures, lowers, runs and compares; returns what was lowered.
 
-    For "cuda" it is lowered as if all tensors were there, and run here.
+    For "cuda" it is lowered as if all tensors were there, and run here. `casts` are the
+    interpreter's.
     """
     recorded = record(function, *args, dynamic=dynamic)
     program = recorded.captured.program
     lowered = lower(program if target_kind == "cpu" else on_cuda(program), target_kind=target_kind)
-    ran = run_captured(lowered, recorded)
+    ran = run_captured(lowered, recorded, casts=casts)
     for result, expected in zip(ran.results, ran.expected, strict=True):
         close(result, expected)
     return lowered
