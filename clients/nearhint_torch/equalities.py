@@ -13,6 +13,8 @@ added.
     s is n          if some equation says what (s + k) // c is, and of all such s the equations that
                     have no other size hold at n alone: scans by halves bind a length so, and parts
                     of a row that are as long as another
+    s is t + c*q    if some equation says that (s - t + c - 1) // c is (s - t) // c, and some that
+                    this is q: what is behind a part of a row has halves as long as a third size
 
 What s is, is put in for it, and what that divides is asked again.
 """
@@ -37,11 +39,22 @@ _NOTHING: Equation = (ex.ZERO, ex.ZERO)
 
 
 @dataclass(frozen=True, slots=True)
+class Beyond:
+    """Of a size: another one, and `divisor` times a third."""
+
+    than: str
+    divisor: int
+    quotient: str
+
+
+@dataclass(frozen=True, slots=True)
 class Equalities:
-    """By name: the divisor of a size, and the sizes, or the number, that a size is one of."""
+    """By name: the divisor of a size, and the sizes, or the number, that a size is one of;
+    what a size is more than another."""
 
     divisors: Mapping[str, int] = field(default_factory=dict)
     synonyms: Mapping[str, Expr] = field(default_factory=dict)
+    beyond: Mapping[str, Beyond] = field(default_factory=dict)
 
 
 def equalities(equations: Sequence[Equation]) -> Equalities:
@@ -63,7 +76,35 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
         if not more:
             break
         divisors |= {name: divisors.get(name, 1) * divisor for name, divisor in more.items()}
-    return Equalities(divisors, found.synonyms)
+    taken = {*divisors, *found.synonyms}
+    beyond = {
+        name: more for name, more in _whole_beyond(equations) if not taken & {name, more.than}
+    }
+    free = {name: more for name, more in beyond.items() if more.than not in beyond}
+    return Equalities(divisors, found.synonyms, free)
+
+
+def _whole_beyond(equations: Sequence[Equation]) -> Iterator[tuple[str, Beyond]]:
+    """(s, t and c and q) where equations say that c divides s - t, and that (s - t) // c is q."""
+    sizes = {left: right.name for left, right in equations if isinstance(right, Sym)}
+    for left, right in equations:
+        match left, right:
+            case ex.FloorDiv(one, Int(divisor)), ex.FloorDiv(two, Int(same)) if divisor == same > 1:
+                more = ex.sub(one, two)
+            case _:
+                continue
+        lesser: dict[Expr, Expr] = {Int(divisor - 1): right, Int(1 - divisor): left}
+        quotient = lesser.get(more)
+        if quotient is None or quotient not in sizes:
+            continue
+        match quotient:
+            case ex.FloorDiv(
+                ex.Add((ex.Mul((Int(-1), Sym(than))), Sym(name)))
+                | ex.Add((Sym(name), ex.Mul((Int(-1), Sym(than)))))
+            ):
+                yield name, Beyond(than, divisor, sizes[quotient])
+            case _:
+                continue
 
 
 def _put_in(equation: Equation, sizes: Mapping[str, Expr]) -> Equation:

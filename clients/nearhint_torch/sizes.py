@@ -20,7 +20,7 @@ from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.expr import Expr, Int
 from nearhint_rules.program import SIZE_LIMIT, Symbol
 from nearhint_torch.adapter import ShapeFacts, SymbolicExpr, size_expression
-from nearhint_torch.equalities import Equalities, Equation, equalities
+from nearhint_torch.equalities import Beyond, Equalities, Equation, equalities
 
 
 def _modulus(whole: Expr, divisor: Expr) -> Expr:
@@ -243,6 +243,8 @@ class SizeTable:
                 other: self._convert(self._by_raw_name[other]) for other in ex.symbols_of(same)
             }
             return ex.substitute(same, sizes)
+        if name in self._equalities.beyond:
+            return self._beyond(symbol, self._equalities.beyond[name])
         divisor = self._equalities.divisors.get(name)
         if divisor is None or not self._facts.is_given(symbol):
             return None
@@ -256,6 +258,17 @@ class SizeTable:
                 high=None if high is None else high // divisor,
             )
         return ex.mul(divisor, ex.Sym(known.name))
+
+    def _beyond(self, symbol: Any, more: Beyond) -> Expr:
+        """A size that is another one and a multiple of what the client computes."""
+        other = self._by_raw_name[more.than]
+        key = symbol - other, more.divisor
+        known = self._computed.get(key)
+        if known is None:
+            facts = self._facts.symbol(self._by_raw_name[more.quotient])
+            name = f"c{len(self._computed)}"
+            known = self._computed[key] = Symbol(name, max(facts.low or 0, 0), _bound(facts.high))
+        return ex.add(self._named(other), ex.mul(more.divisor, ex.Sym(known.name)))
 
     def _symbol(self, symbol: Any) -> Symbol | None:
         if symbol not in self._names:

@@ -24,7 +24,7 @@ KERNELS = {
     "nibbles_of_groups": 2,
     "chunk_decays": 3,
     "decays_and_keys": 2,
-    "latent_keys": 4,
+    "latent_keys": 2,
     "limited_routing": 4,
     "rotary_of_places": 2,
     "biased_by_distance": 2,
@@ -46,12 +46,11 @@ JOINED = {
     "reversed_cumsum",
     "embedded_times",
     "patches",
-    "latent_keys",
     "limited_routing",
     "moved_codes",
 }
 """What eager turns round, cuts or joins on a CPU, as fast as any Kernel; what is sorted, or added
-where data says; what is known to have two halves by a sum of sizes alone.
+where data says.
 """
 STEPPED = {"likely_tokens", "quantised_norm", "quantised_swiglu", "quantised_squares"}
 """What has steps, but is no integer: the next number of eight bits, a least probability."""

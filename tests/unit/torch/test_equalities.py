@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.unit.compiler.frontend.running import record
+from tests.unit.compiler.frontend.running import check, record
 from torch.nn import functional
 
 from nearhint_compiler.pipeline import lower
@@ -15,7 +15,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.plan import Launch
 from nearhint_rules.program import TensorType
-from nearhint_torch.equalities import Equation, equalities
+from nearhint_torch.equalities import Beyond, Equation, equalities
 
 Tensor = torch.Tensor
 S0, S1, S2 = (ex.symbol(name) for name in ("s0", "s1", "s2"))
@@ -56,6 +56,15 @@ CASES: dict[str, tuple[list[Equation], dict[str, int], dict[str, ex.Expr]]] = {
         ],
         {},
         {},
+    ),
+    "halves behind a part": (
+        [
+            (ex.floordiv(ex.add(ex.sub(S0, S1), 1), 2), S2),
+            (ex.floordiv(ex.sub(S0, S1), 2), S2),
+            (ex.floordiv(ex.add(ex.sub(S0, S1), 1), 2), ex.floordiv(ex.sub(S0, S1), 2)),
+        ],
+        {},
+        {"s2": ex.floordiv(ex.add(ex.sub(S0, S1), 1), 2)},
     ),
     "a product alone": ([(ex.mod(ex.mul(S0, S1), 32), ex.ZERO)], {}, {}),
     "the same number": ([(ex.floordiv(S0, 128), S1)], {}, {"s1": ex.floordiv(S0, 128)}),
@@ -133,6 +142,26 @@ def test_what_is_found_holds_wherever_the_equations_do(name: str) -> None:
             assert all(sizes[size] % divisor == 0 for size, divisor in found.divisors.items())
             for size, other in found.synonyms.items():
                 assert sizes[size] == ex.evaluate(other, sizes)
+            for size, more in found.beyond.items():
+                expected = sizes[more.than] + more.divisor * sizes[more.quotient]
+                assert sizes[size] == expected
+
+
+@pytest.mark.parametrize("divisor", [2, 3])
+def test_what_is_behind_a_part_is_a_multiple_if_its_parts_are_as_long_as_another(
+    divisor: int,
+) -> None:
+    rest = ex.sub(S0, S1)
+    longer, shorter = ex.floordiv(ex.add(rest, divisor - 1), divisor), ex.floordiv(rest, divisor)
+    assert equalities([(shorter, S2), (shorter, longer)]).beyond == {
+        "s0": Beyond("s1", divisor, "s2")
+    }
+    assert equalities([(shorter, S2), (longer, shorter)]).beyond == {
+        "s0": Beyond("s1", divisor, "s2")
+    }
+    assert not equalities([(shorter, S2)]).beyond
+    assert not equalities([(shorter, longer)]).beyond
+    assert not equalities([(shorter, S2), (shorter, longer), (ex.mod(S1, 8), ex.ZERO)]).beyond
 
 
 def shapes(recorded_values: object) -> list[tuple[ex.Expr, ...]]:
@@ -148,6 +177,25 @@ def test_a_size_that_is_viewed_in_blocks_is_a_multiple_of_a_symbol() -> None:
     (computed,) = captured.computed
     sizes = {binding.symbol: 96 for binding in captured.bindings}
     assert computed.value(sizes) == 3
+
+
+def test_pairs_behind_a_part_of_a_row_are_as_many_as_their_angles() -> None:
+    """Latent attention: the keys' pairs lie behind what is normed."""
+
+    def rotated(x: Tensor, part: Tensor, cosine: Tensor) -> Tensor:
+        latent, pairs = x[:, : part.shape[0]] * part, x[:, part.shape[0] :]
+        turned = torch.stack((pairs[:, ::2] * cosine, pairs[:, 1::2] * cosine), -1)
+        return torch.cat((latent, turned.flatten(-2)), -1)
+
+    arguments = torch.randn(5, 22), torch.randn(10), torch.randn(5, 6)
+    lowered = check(rotated, *arguments)
+    assert [type(step) for step in lowered.plan.steps] == [Launch]
+    captured = record(rotated, *arguments).captured
+    assert {ex.to_text(shape[-1]) for shape in shapes(captured.program.inputs)} == {
+        "(+ s0 (* 2 s2))",
+        "s0",
+        "s2",
+    }
 
 
 def test_a_size_that_another_tensor_repeats_is_no_symbol() -> None:
