@@ -88,6 +88,7 @@ def test_a_damaged_job_is_told_and_keeps_no_daemon_from_starting(
         ("tried", "dims = 'x' || dims"),
         ("regrets", "dims = 'x' || dims"),
         ("regrets", "best_ns = -best_ns"),
+        ("regrets", "regret = -1 - regret"),
     ],
 )
 def test_a_kernel_is_explained_without_what_is_damaged(

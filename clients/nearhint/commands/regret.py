@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from nearhint.cli_output import counted, print_json, progress, table, talk
 from nearhint.commands.options import address_option, connected, examples, exits, json_option
 from nearhint.commands.sizes import read_dims, sizes_text
 from nearhint.connection import Connection
-from nearhint.errors import DeadlineMissed, InvalidSetting, Rejected
+from nearhint.errors import DeadlineMissed, InvalidAnswer, InvalidSetting, Rejected
 from nearhint.exit_codes import ExitCode
 from nearhint_proto import convert
 from nearhint_proto.v1 import admin_service_pb2 as pb
@@ -206,12 +207,21 @@ def _read(connection: Connection, kernel: str, plan: pb.RegretPlan, options: Opt
     while True:
         page = connection.get_regret(request)
         for record in page.records:
+            _check(record)
             # Of a Table that was left far behind before its turn came the newest is judged.
             if tuple(record.dims) in planned and record.generation >= plan.generation:
                 records[(*record.dims, record.selector)] = record
         request.page_token = page.next_page_token
         if not request.page_token or not page.records:
             return Judged(kernel, tuple(page.symbols), plan, tuple(records.values()))
+
+
+def _check(record: Record) -> None:
+    """Raises `InvalidAnswer` for what no contest comes to: nothing is faster than the fastest."""
+    for name in ("regret", "noise"):
+        value = getattr(record, name)
+        if not 0.0 <= value < math.inf:
+            raise InvalidAnswer(what="GetRegret", problem=f"a {name} of {value}")
 
 
 # ------------------------------------------------------------------------------------- the figures

@@ -7,6 +7,7 @@ does not see a flipped bit in a value. Of others it may be looked at whether the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -82,7 +83,12 @@ def _is_bandwidth(row: CopyBandwidthRow) -> bool:
 
 def _is_regret(row: RegretRow) -> bool:
     counts = (row.generation, row.served_ns, row.best_ns)
-    return min(counts) >= 0 and all(map(str.isdecimal, row.dims.split()))
+    shares = (row.regret, row.noise)
+    return (
+        min(counts) >= 0
+        and all(0.0 <= share < math.inf for share in shares)
+        and all(map(str.isdecimal, row.dims.split()))
+    )
 
 
 _ALL = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from tests.unit.client import doubling
@@ -117,6 +118,17 @@ def test_sizes_are_judged_by_the_table_that_was_planned_or_a_newer_one(judged: F
     (table,) = json.loads(result.stdout)["tables"]
     assert table["not_measured"] == 1
     assert {record["generation"] for record in table["records"]} == {40}
+
+
+@pytest.mark.parametrize("name", ["regret", "noise"])
+@pytest.mark.parametrize("value", [-2.0, -1.0, -0.5, math.nan, math.inf])
+def test_a_loss_that_no_contest_comes_to_is_a_wrong_answer(
+    judged: FakeDaemon, name: str, value: float
+) -> None:
+    setattr(judged.store.regrets[doubling.KERNEL].records[0], name, value)
+    result = run("regret", "abab", "--address", judged.address)
+    assert result.exit_code == ExitCode.INTEGRITY, result.exception
+    assert f"ANSWER_INVALID: GetRegret: a {name} of {value}" in result.stderr
 
 
 def test_regret_of_chosen_rules_shows_their_sizes(judged: FakeDaemon) -> None:
