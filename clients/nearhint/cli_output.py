@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from nearhint.errors import OutputFailed
 from nearhint.exit_codes import ExitCode
 
 SCHEMA_VERSION = 1
@@ -42,18 +43,11 @@ def replace_what_no_terminal_shows() -> None:
                 stream.reconfigure(errors="backslashreplace")
 
 
-def is_stdout_full(error: OSError) -> bool:
-    """Whether stdout takes no more; what it has not taken is let go then."""
-    if error.filename is not None or error.errno not in _FULL:
-        return False
-    sys.stdout = io.StringIO()  # else the interpreter tries again when it ends, and says so
-    return True
-
-
 class Commands(click.Group):
     """A group whose commands end as other programs do where nobody reads on: as after SIGPIPE.
 
-    click, like rich, ends them with 1, as if they had failed.
+    click, like rich, ends them with 1, as if they had failed. Where what they print has no room,
+    they have failed, and say so in a line.
     """
 
     def make_context(
@@ -64,22 +58,22 @@ class Commands(click.Group):
         **extra: Any,
     ) -> click.Context:
         """Reads the arguments; `--help` and `--version` print here."""
-        with _unread_ends():
+        with _output_ends():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command."""
-        with _unread_ends():
+        with _output_ends():
             return super().invoke(ctx)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Runs the command line, and prints what was wrong with it."""
-        with _unread_ends():
+        with _output_ends():
             return super().main(*args, **extra)
 
 
 @contextmanager
-def _unread_ends() -> Generator[None]:
+def _output_ends() -> Generator[None]:
     try:
         yield
     except BrokenPipeError as error:
@@ -93,6 +87,15 @@ def _unread_ends() -> Generator[None]:
             except BrokenPipeError:
                 setattr(sys, name, io.StringIO())  # else the interpreter tries again at its end
         sys.exit(ExitCode.UNREAD)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        sys.stdout = io.StringIO()  # else the interpreter tries again when it ends, and says so
+        try:
+            talk(f"nearhint: {OutputFailed(path='stdout', problem=error.strerror).report()}")
+        except OSError:
+            sys.stderr = io.StringIO()
+        sys.exit(ExitCode.FAILED)
 
 
 class _Console(Console):

@@ -45,12 +45,6 @@ def _exits(command: Callable[Arguments, ExitCode]) -> Callable[Arguments, None]:
             if error.hint:
                 click.echo(f"  {error.hint}", err=True)
             code = error.exit_code
-        except OSError as error:
-            if error.filename is not None or error.errno not in _STDOUT_FULL:
-                raise
-            sys.stdout = io.StringIO()  # else the interpreter tries again when it ends
-            click.echo(f"nearhintd: stdout takes no more: {error.strerror}", err=True)
-            code = ExitCode.FAILED
         except KeyboardInterrupt:
             click.echo("nearhintd: interrupted", err=True)
             code = ExitCode.INTERRUPTED
@@ -77,7 +71,10 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON 
 
 
 class _Commands(click.Group):
-    """A group whose commands end as other programs do where nobody reads on: as after SIGPIPE."""
+    """A group whose commands end as other programs do where nobody reads on: as after SIGPIPE.
+
+    Where what they print has no room, they have failed, and say so in a line.
+    """
 
     def make_context(
         self,
@@ -87,22 +84,22 @@ class _Commands(click.Group):
         **extra: Any,
     ) -> click.Context:
         """Reads the arguments; `--help` and `--version` print here."""
-        with _unread_ends():
+        with _output_ends():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command."""
-        with _unread_ends():
+        with _output_ends():
             return super().invoke(ctx)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Runs the command line, and prints what was wrong with it."""
-        with _unread_ends():
+        with _output_ends():
             return super().main(*args, **extra)
 
 
 @contextmanager
-def _unread_ends() -> Generator[None]:
+def _output_ends() -> Generator[None]:
     try:
         yield
     except BrokenPipeError as error:
@@ -116,6 +113,15 @@ def _unread_ends() -> Generator[None]:
             except BrokenPipeError:
                 setattr(sys, name, io.StringIO())  # else the interpreter tries again at its end
         sys.exit(ExitCode.UNREAD)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _STDOUT_FULL:
+            raise
+        sys.stdout = io.StringIO()  # else the interpreter tries again when it ends
+        try:
+            click.echo(f"nearhintd: stdout takes no more: {error.strerror}", err=True)
+        except OSError:
+            sys.stderr = io.StringIO()
+        sys.exit(ExitCode.FAILED)
 
 
 @click.group(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec
 import click
 
 from nearhint import config, version
-from nearhint.cli_output import is_stdout_full, replace_what_no_terminal_shows, talk
+from nearhint.cli_output import replace_what_no_terminal_shows, talk
 from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.errors import (
@@ -21,7 +21,6 @@ from nearhint.errors import (
     Disabled,
     InvalidSetting,
     NearhintError,
-    OutputFailed,
 )
 from nearhint.exit_codes import ExitCode, exit_code
 from nearhint_rules.errors import RulesError
@@ -69,11 +68,6 @@ def exits(command: Callable[Arguments, ExitCode | None]) -> Callable[Arguments, 
         except RulesError as error:
             talk(f"nearhint: the daemon's answer makes no sense: {error.code}: {error}")
             code = ExitCode.INTEGRITY
-        except OSError as error:
-            if not is_stdout_full(error):
-                raise
-            talk(f"nearhint: {OutputFailed(path='stdout', problem=error.strerror).report()}")
-            code = ExitCode.FAILED
         except KeyboardInterrupt:
             talk("nearhint: interrupted")
             code = ExitCode.INTERRUPTED

@@ -417,22 +417,6 @@ def test_whoever_has_no_name_is_a_number(
     assert request.actor == f"uid {os.getuid()}"
 
 
-@pytest.mark.parametrize("arguments", [("status",), ("kernels", "--json")])
-def test_a_stdout_that_is_full_ends_with_one_line(
-    explained: FakeDaemon, arguments: tuple[str, ...]
-) -> None:
-    command = [sys.executable, "-m", "nearhint", *arguments, "--address", explained.address]
-    with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
-        )
-    assert ended.returncode == ExitCode.FAILED
-    (line,) = [
-        line for line in ended.stderr.decode().splitlines() if not line.startswith("problem")
-    ]
-    assert line.startswith("nearhint: OUTPUT_FAILED: stdout: No space left")
-
-
 def test_signs_that_an_encoding_lacks_are_replaced(explained: FakeDaemon) -> None:
     command = [sys.executable, "-m", "nearhint", "explain", "abab", "--address", explained.address]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.unit.client import doubling
@@ -93,6 +94,26 @@ def _unread(
         )
     finally:
         os.close(writer)
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "kernels --json", "--help", "regret --help", "--version"]
+)
+def test_a_stdout_that_is_full_ends_with_one_line(explained: FakeDaemon, command: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "nearhint", *command.split()],
+            env={**os.environ, "NEARHINT_ADDRESS": explained.address},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == ExitCode.FAILED
+    (line,) = [
+        line for line in ended.stderr.decode().splitlines() if not line.startswith("problem")
+    ]
+    assert line.startswith("nearhint: OUTPUT_FAILED: stdout: No space left")
 
 
 def test_explain_names_the_variant_that_an_operator_is_to_name(explained: FakeDaemon) -> None:

@@ -20,7 +20,7 @@ from tests.unit.daemon.stores import KERNEL, Seen
 
 from nearhint_daemon.cli import main
 from nearhint_daemon.config import SETTINGS
-from nearhint_daemon.directories import StateLock
+from nearhint_daemon.directories import state_lock
 from nearhint_daemon.exit_codes import ExitCode
 from nearhint_daemon.store import Store, database, migrations
 from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
@@ -110,7 +110,7 @@ def test_a_changed_artifact_fails_the_check(state_dir: Path) -> None:
 
 
 def test_the_check_refuses_a_running_daemons_database(state_dir: Path) -> None:
-    lock = StateLock(state_dir)
+    lock = state_lock(state_dir)
     lock.acquire()
     result = CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir)])
     lock.release()
@@ -225,8 +225,9 @@ def test_a_bad_setting_is_a_usage_error() -> None:
     assert "unix socket only" in result.stderr
 
 
-def test_a_stdout_that_is_full_ends_with_one_line() -> None:
-    command = [sys.executable, "-m", "nearhint_daemon", "config", "show"]
+@pytest.mark.parametrize("words", ["config show", "--help", "serve --help", "--version"])
+def test_a_stdout_that_is_full_ends_with_one_line(words: str) -> None:
+    command = [sys.executable, "-m", "nearhint_daemon", *words.split()]
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
