@@ -278,7 +278,7 @@ def prune_jobs(tx: Writing, prefix: str, *, keep: int) -> int:
         return 0
     gone = tx.connection.execute(
         "DELETE FROM jobs WHERE key IN (SELECT key FROM jobs WHERE key >= ? AND key < ?"
-        " AND state NOT IN ('queued', 'running') ORDER BY finished_at_s DESC, key"
+        " AND state NOT IN ('queued', 'running') ORDER BY change_seq DESC"
         " LIMIT -1 OFFSET ?)",
         (*under, keep),
     )
@@ -440,10 +440,13 @@ def count_uses(tx: Writing, uses: Mapping[str, int], *, at_s: float) -> None:
 
 
 def prune_log(tx: Writing, *, usage_rows: int, event_rows: int) -> None:
-    """Drops the oldest usage and events beyond these numbers."""
+    """Drops the usage and events beyond these numbers that were written longest ago.
+
+    By the order of writes: a clock that was set back says of what is used that it is old.
+    """
     tx.connection.execute(
         "DELETE FROM usage WHERE rowid IN"
-        " (SELECT rowid FROM usage ORDER BY last_at_s DESC LIMIT -1 OFFSET ?)",
+        " (SELECT rowid FROM usage ORDER BY change_seq DESC LIMIT -1 OFFSET ?)",
         (usage_rows,),
     )
     tx.connection.execute(

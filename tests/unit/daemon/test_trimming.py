@@ -128,8 +128,9 @@ def test_ended_jobs_that_nobody_can_ask_for_are_forgotten(tmp_path: Path) -> Non
             "lower//p/cpu/v": "done",
         }
         rows = [replace(JOB, key=key, state=state) for key, state in states.items()]
+        # One after another, by a clock that is set back each time.
         rows += [
-            replace(JOB, key=f"regret//k/t/7/f/1/{at}", finished_at_s=float(at)) for at in range(6)
+            replace(JOB, key=f"regret//k/t/7/f/1/{at}", finished_at_s=9.0 - at) for at in range(6)
         ]
         rows.append(replace(JOB, key="regret//k/t/7/f/1/9", state="queued", finished_at_s=0.0))
         await store.write(lambda tx: tx.put_all(rows))
