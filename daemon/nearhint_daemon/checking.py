@@ -34,12 +34,8 @@ def check(state_dir: Path) -> Report:
     path = state_dir / database.FILE_NAME
     if not path.exists():
         raise DatabaseMissing(f"no database in {state_dir}")
-    lock = directories.StateLock(state_dir)
-    lock.acquire()
-    try:
+    with directories.state_lock(state_dir):
         return _check(state_dir, path)
-    finally:
-        lock.release()
 
 
 def _check(state_dir: Path, path: Path) -> Report:

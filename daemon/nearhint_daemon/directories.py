@@ -1,6 +1,6 @@
 """The state directory and the socket's directory: made, checked, locked.
 
-The lock is taken before the socket or the database are touched: two gRPC servers on one `unix:`
+The locks are taken before the socket or the database are touched: two gRPC servers on one `unix:`
 path steal it from each other silently, and SQLite alone would let two daemons interleave.
 """
 
@@ -12,7 +12,13 @@ import socket
 import stat
 from pathlib import Path
 
-from nearhint_daemon.errors import DirectoryUnsafe, SocketInUse, StateDirectoryLocked, StoreError
+from nearhint_daemon.errors import (
+    DaemonError,
+    DirectoryUnsafe,
+    SocketInUse,
+    StateDirectoryLocked,
+    StoreError,
+)
 
 STATE_MODE = 0o700
 SOCKET_DIRECTORY_MODE = 0o750
@@ -20,6 +26,7 @@ SOCKET_MODE = 0o660
 WAY_MODE = 0o755
 """Of folders that are made on the way to one of these: whoever may write there may replace it."""
 LOCK_NAME = "LOCK"
+SOCKET_LOCK_SUFFIX = ".lock"
 
 
 def prepare(path: Path, *, mode: int) -> None:
@@ -32,8 +39,6 @@ def prepare(path: Path, *, mode: int) -> None:
         for folder in reversed([folder for folder in path.parents if not folder.exists()]):
             _make(folder, WAY_MODE)
         _make(path, mode)
-    except FileExistsError:
-        pass
     except OSError as error:
         raise DirectoryUnsafe(f"{path} cannot be made: {error.strerror}") from None
     found = path.lstat()
@@ -56,28 +61,41 @@ def prepare(path: Path, *, mode: int) -> None:
 
 
 def _make(path: Path, mode: int) -> None:
-    """Makes a folder of this mode, whatever the process's umask is."""
-    path.mkdir(mode=mode)
+    """Makes a folder of this mode, whatever the process's umask is, unless it is there by now."""
+    try:
+        path.mkdir(mode=mode)
+    except FileExistsError:
+        return
     path.chmod(mode)
 
 
-class StateLock:
-    """The exclusive lock on a state directory, held as long as the process lives."""
+class Lock:
+    """An exclusive lock for as long as the process lives: on a file that is of nothing but this.
 
-    def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / LOCK_NAME
+    `of` is what it is the lock of. Who finds it taken is told by a `taken` that names the holder's
+    pid, and who cannot write the file by an `unusable`.
+    """
+
+    def __init__(
+        self, path: Path, *, of: Path, taken: type[DaemonError], unusable: type[DaemonError]
+    ) -> None:
+        self._path, self._of = path, of
+        self._taken, self._unusable = taken, unusable
         self._descriptor = -1
 
-    def acquire(self) -> None:
-        """Takes the lock; raises `StateDirectoryLocked` naming the holder's pid.
+    def __enter__(self) -> None:
+        self.acquire()
 
-        Raises `StoreError` where the lock's file cannot be written.
-        """
+    def __exit__(self, *raised: object) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        """Takes the lock; raises the errors that it was made with."""
         try:
             self._acquire()
         except OSError as error:
             self.release()
-            raise StoreError(f"{self._path} cannot be written: {error.strerror}") from error
+            raise self._unusable(f"{self._path} cannot be written: {error.strerror}") from error
 
     def _acquire(self) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -88,9 +106,7 @@ class StateLock:
             first_line = os.read(descriptor, 32).decode("ascii", "replace").partition("\n")[0]
             holder = first_line.strip() or "unknown"
             os.close(descriptor)
-            raise StateDirectoryLocked(
-                f"{self._path.parent} is in use by the nearhintd with pid {holder}"
-            ) from None
+            raise self._taken(f"{self._of} is in use by the nearhintd with pid {holder}") from None
         self._descriptor = descriptor
         line = f"{os.getpid()}\n".encode()
         # In this order: of a full disk nobody else takes the room that the last pid had.
@@ -104,8 +120,23 @@ class StateLock:
             self._descriptor = -1
 
 
+def state_lock(state_dir: Path) -> Lock:
+    """The lock of a state directory: raises `StateDirectoryLocked` or `StoreError`."""
+    path = state_dir / LOCK_NAME
+    return Lock(path, of=state_dir, taken=StateDirectoryLocked, unusable=StoreError)
+
+
+def socket_lock(path: Path) -> Lock:
+    """The lock of a socket's path, beside it: raises `SocketInUse`.
+
+    A daemon has its socket seconds after it has looked whether another answers there.
+    """
+    beside = path.with_name(path.name + SOCKET_LOCK_SUFFIX)
+    return Lock(beside, of=path, taken=SocketInUse, unusable=SocketInUse)
+
+
 def clear_stale_socket(path: Path) -> None:
-    """Removes the socket that a dead daemon left; call only with the lock held.
+    """Removes the socket that a dead daemon left; call only with its lock held.
 
     Raises `SocketInUse` if something else is at `path`, or if somebody answers there.
     """

@@ -293,7 +293,7 @@ class DirectoryUnsafe(DaemonError):
 
 
 class SocketInUse(DaemonError):
-    """What is at the socket's path is no stale socket."""
+    """What is at the socket's path is no stale socket, or another daemon has taken the path."""
 
     code = "SOCKET_IN_USE"
     hint = "use another path: --address"

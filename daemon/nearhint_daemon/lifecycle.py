@@ -1,4 +1,4 @@
-"""A daemon's life: directories, lock, store, workers, socket; then the way back, in order.
+"""A daemon's life: directories, locks, store, workers, socket; then the way back, in order.
 
 SIGTERM, SIGINT or SIGHUP drains: health says NOT_SERVING, calls in flight end, running jobs are
 given back to the durable queue. A second one ends the process at once. A socket that somebody
@@ -55,14 +55,10 @@ def serve(config: Config, *, make_pools: MakePools = make_pools) -> ExitCode:
     socket_path = config.socket_path
     directories.prepare(config.state_dir, mode=directories.STATE_MODE)
     directories.prepare(socket_path.parent, mode=directories.SOCKET_DIRECTORY_MODE)
-    lock = directories.StateLock(config.state_dir)
-    lock.acquire()
-    try:
+    with directories.state_lock(config.state_dir), directories.socket_lock(socket_path):
         directories.clear_stale_socket(socket_path)
         scratch.remove_abandoned()
         asyncio.run(_live(config, make_pools))
-    finally:
-        lock.release()
     return ExitCode.OK
 
 

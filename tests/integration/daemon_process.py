@@ -75,8 +75,13 @@ class DaemonProcess:
 
     def start(self) -> float:
         """Starts it and waits until it serves; returns the seconds that took."""
-        started = time.monotonic()
         self.process = self.popen()
+        return self.wait_until_it_serves()
+
+    def wait_until_it_serves(self) -> float:
+        """Returns the seconds that took."""
+        started = time.monotonic()
+        assert self.process is not None
         while True:
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() - started < START_LIMIT_S, self.log.read_text()

@@ -31,6 +31,7 @@ from tests.integration.daemon_process import (
     daemon_in,
 )
 from tests.integration.fake_workers import chain
+from tests.integration.waiting import until
 
 from nearhint.connection import Connection
 from nearhint.counters import Counters
@@ -59,6 +60,25 @@ def test_second_daemon_leaves_and_names_the_first(tmp_path: Path) -> None:
         assert f"pid {first.pid}" in second.stderr.decode()
         assert (tmp_path / "run" / "s").stat().st_ino == inode
         assert first.status().state == "serving"
+
+
+def test_of_two_daemons_started_at_once_on_one_socket_one_serves(tmp_path: Path) -> None:
+    elsewhere = ("--state-dir", str(tmp_path / "elsewhere"))
+    with daemon_in(tmp_path) as one, daemon_in(tmp_path, flags=elsewhere) as other:
+        for daemon in (one, other):
+            daemon.process = daemon.popen()
+        asyncio.run(until(lambda: _has_ended(one) or _has_ended(other)))
+        ended, served = (one, other) if _has_ended(one) else (other, one)
+        assert ended.terminate() == ExitCode.REFUSED
+        problem = f"{tmp_path / 'run' / 's'} is in use by the nearhintd with pid {served.pid}"
+        assert problem in ended.log.read_text()
+        served.wait_until_it_serves()
+        assert served.terminate() == ExitCode.OK
+
+
+def _has_ended(daemon: DaemonProcess) -> bool:
+    assert daemon.process is not None
+    return daemon.process.poll() is not None
 
 
 def test_the_lock_and_the_socket_of_a_killed_daemon_are_taken_over(tmp_path: Path) -> None:

@@ -100,13 +100,40 @@ def test_folders_on_the_way_are_for_the_owner_to_write_and_for_all_to_pass(
 
 
 def test_the_lock_names_its_holder(tmp_path: Path) -> None:
-    first, second = directories.StateLock(tmp_path), directories.StateLock(tmp_path)
+    first, second = directories.state_lock(tmp_path), directories.state_lock(tmp_path)
     first.acquire()
     with pytest.raises(StateDirectoryLocked, match=f"pid {os.getpid()}"):
         second.acquire()
     first.release()
     second.acquire()
     second.release()
+
+
+def test_a_sockets_path_has_one_holder(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with directories.socket_lock(path):
+        with pytest.raises(SocketInUse, match=f"{path} is in use by .* pid {os.getpid()}"):
+            directories.socket_lock(path).acquire()
+        with directories.socket_lock(tmp_path / "t"):
+            pass
+    with directories.socket_lock(path):
+        assert not path.exists()
+
+
+def test_folders_that_another_daemon_makes_meanwhile_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.mkdir
+
+    def mkdir(path: Path, mode: int) -> None:
+        make(path, mode)
+        if path.name == "run":
+            raise FileExistsError(path)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    path = tmp_path / "run" / "nearhint"
+    directories.prepare(path, mode=directories.SOCKET_DIRECTORY_MODE)
+    assert path.is_dir()
 
 
 def test_the_lock_of_a_full_disk_gives_up_no_room(
@@ -122,10 +149,10 @@ def test_the_lock_of_a_full_disk_gives_up_no_room(
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     monkeypatch.setattr(os, "getpid", lambda: 12)
-    lock = directories.StateLock(tmp_path)
+    lock = directories.state_lock(tmp_path)
     lock.acquire()
     with pytest.raises(StateDirectoryLocked, match=r"with pid 12$"):
-        directories.StateLock(tmp_path).acquire()
+        directories.state_lock(tmp_path).acquire()
     lock.release()
     assert (tmp_path / directories.LOCK_NAME).read_text() == "12\n"
 
