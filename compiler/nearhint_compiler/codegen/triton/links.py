@@ -68,96 +68,8 @@ def linked(
     The lines `held` leave what a chunk comes to as `total{node}`; those of `stored` have what comes
     before it as `carry{node}`. The `row_stores` are once a row.
     """
-    columns, lanes, together = block.axes[0], links.lanes, links.together
-    arrays, words = list[str](), dict[int, list[int]]()
-    for p, node in scans.items():
-        words[p] = [len(arrays) + number for number in range(words_of(node.dtype))]
-        arrays += ["i64"] * len(words[p])
-    mask = f", {block.row_mask}" if block.row_mask else ""
-
-    def left(at: str) -> list[str]:
-        return [
-            f'tl.atomic_xchg(w{array} + ({at} * rows + x), {word}{mask}, sem="relaxed")'
-            for p, node in scans.items()
-            for array, word in zip(words[p], _packed(f"total{p}", node.dtype), strict=True)
-        ]
-
-    def zeros(at: str) -> list[str]:
-        return [
-            f"tl.store(w{array} + ({at} * rows + x), tl.zeros({block.row_shape}, tl.int64){mask})"
-            for array in range(len(arrays))
-        ]
-
-    whole = [
-        f"total{p} = {combine_name(node.kind, node.dtype)}(carry{p}, total{p})"
-        for p, node in scans.items()
-    ]
-    started = [f"carry{p} = {full(f'[{lanes}]', node)}" for p, node in scans.items()]
-    looked = Chunks("chunk", links.back)
-    if together > 1:
-        looked = Chunks("team", links.back, "chunks + ")
-    looks = [
-        line for p, node in scans.items() for line in _look(p, node, words[p], looked, lanes=lanes)
-    ]
-    told = [line for p, node in scans.items() for line in _told(block, p, node, lanes=lanes)]
-    waited = [
-        f"known = ({looked.name} == 0).to(tl.int32)",
-        "while known == 0:",
-        *indented(looks),
-        f"    known = {_all_known(list(scans))}",
-        *told,
-    ]
-    if together == 1:
-        behind = [
-            f"state = tl.where(chunk == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
-            *left("chunk"),
-            *started,
-            *_looking(columns, lanes),
-            *waited,
-            "if chunk > 0:",
-            *indented(whole),
-            f"    state = tl.full([], {WHOLE}, tl.int64) << 32",
-            *indented(left("chunk")),
-        ]
-    else:
-        own = [
-            line
-            for p, node in scans.items()
-            for line in _look_at_own(p, node, words[p], together, lanes=lanes)
-        ]
-        behind = [
-            f"state = tl.full([], {TOTAL}, tl.int64) << 32",
-            *left("chunk"),
-            *started,
-            *_looking(columns, lanes),
-            f"team = chunk // {together}",
-            f"place = chunk % {together}",
-            "known = (place == 0).to(tl.int32)",
-            "while known == 0:",
-            *indented(own),
-            f"    known = {_all_known(list(scans))}",
-            *told,
-            *(f"own{p} = carry{p}" for p in scans),
-            *whole,
-            f"if place == {together - 1}:",
-            f"    state = tl.where(team == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
-            *indented(left("(chunks + team)")),
-            *started,
-            *waited,
-            f"if (place == {together - 1}) & (team > 0):",
-            *indented(whole),
-            f"    state = tl.full([], {WHOLE}, tl.int64) << 32",
-            *indented(left("(chunks + team)")),
-            *(
-                f"carry{p} = {combine_name(node.kind, node.dtype)}(carry{p}, own{p})"
-                for p, node in scans.items()
-            ),
-        ]
-    zeroed, words_end = zeros("chunk"), "chunks * rows"
-    if together > 1:
-        last = f"chunk % {together} == {together - 1}"
-        zeroed += [f"if {last}:", *indented(zeros(f"(chunks + chunk // {together})"))]
-        words_end = f"(chunks + chunks // {together}) * rows"
+    chain = _chain(block, scans, links)
+    behind = chain.behind_own() if links.together > 1 else chain.behind()
     lines = [
         f"rows = {links.rows}",
         f"chunks = {links.chunks}",
@@ -166,11 +78,11 @@ def linked(
         "    chunk = program // blocks",
         "    pid = program % blocks",
         *indented(links.place),
-        *indented(zeroed),
+        *indented(chain.zeroed()),
         "    if program == 0:",
-        f"        tl.store(w0 + {words_end}, tl.zeros([], tl.int64))",
+        f"        tl.store({chain.ticket}, tl.zeros([], tl.int64))",
         "else:",
-        f'    ticket = tl.atomic_add(w0 + {words_end}, 1, sem="relaxed").to(program.dtype)',
+        f'    ticket = tl.atomic_add({chain.ticket}, 1, sem="relaxed").to(program.dtype)',
         "    chunk = ticket // blocks",
         "    pid = ticket % blocks",
         *indented(links.place),
@@ -179,7 +91,166 @@ def linked(
         *indented(stored),
         *(["    if chunk == 0:", *indented(row_stores, 2)] if row_stores else []),
     ]
-    return Staged(tuple(lines), tuple(arrays), 2)
+    return Staged(tuple(lines), ("i64",) * chain.count, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The `scans` of a chain by their nodes, and in which arrays of the workspace each has `words`.
+
+    Where several chunks go together, what all of them come to lies behind the words of all chunks.
+    """
+
+    block: Block
+    scans: Mapping[int, ir.Scan]
+    links: Links
+    words: Mapping[int, Sequence[int]]
+
+    @property
+    def count(self) -> int:
+        """How many arrays of words there are."""
+        return sum(map(len, self.words.values()))
+
+    @property
+    def ticket(self) -> str:
+        """Where the next ticket is: behind all words."""
+        together = self.links.together
+        several = "chunks" if together == 1 else f"(chunks + chunks // {together})"
+        return f"w0 + {several} * rows"
+
+    @property
+    def _mask(self) -> str:
+        return f", {self.block.row_mask}" if self.block.row_mask else ""
+
+    def zeroed(self) -> list[str]:
+        """What makes the words of a chunk zero."""
+        together = self.links.together
+        zeroed = self._zeros("chunk")
+        if together > 1:
+            last = f"chunk % {together} == {together - 1}"
+            behind = self._zeros(f"(chunks + chunk // {together})")
+            zeroed += [f"if {last}:", *indented(behind)]
+        return zeroed
+
+    def _zeros(self, at: str) -> list[str]:
+        shape = self.block.row_shape
+        return [
+            f"tl.store(w{array} + ({at} * rows + x), tl.zeros({shape}, tl.int64){self._mask})"
+            for array in range(self.count)
+        ]
+
+    def behind(self) -> list[str]:
+        """A chunk leaves its total, finds what is before it, and leaves the total of both."""
+        return [
+            f"state = tl.where(chunk == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
+            *self._left("chunk"),
+            *self._started(),
+            *self._looking(),
+            *self._waited(Chunks("chunk", self.links.back)),
+            "if chunk > 0:",
+            *indented(self._whole()),
+            f"    state = tl.full([], {WHOLE}, tl.int64) << 32",
+            *indented(self._left("chunk")),
+        ]
+
+    def behind_own(self) -> list[str]:
+        """The same of one of several that go together: those of its own before it are first."""
+        together = self.links.together
+        return [
+            f"state = tl.full([], {TOTAL}, tl.int64) << 32",
+            *self._left("chunk"),
+            *self._started(),
+            *self._looking(),
+            f"team = chunk // {together}",
+            f"place = chunk % {together}",
+            *self._waited_for_own(),
+            *(f"own{p} = carry{p}" for p in self.scans),
+            *self._whole(),
+            f"if place == {together - 1}:",
+            f"    state = tl.where(team == 0, {WHOLE}, {TOTAL}).to(tl.int64) << 32",
+            *indented(self._left("(chunks + team)")),
+            *self._started(),
+            *self._waited(Chunks("team", self.links.back, "chunks + ")),
+            f"if (place == {together - 1}) & (team > 0):",
+            *indented(self._whole()),
+            f"    state = tl.full([], {WHOLE}, tl.int64) << 32",
+            *indented(self._left("(chunks + team)")),
+            *(
+                f"carry{p} = {combine_name(node.kind, node.dtype)}(carry{p}, own{p})"
+                for p, node in self.scans.items()
+            ),
+        ]
+
+    def _left(self, at: str) -> list[str]:
+        """The totals, left in the words at a place with the variable `state`."""
+        return [
+            f'tl.atomic_xchg(w{array} + ({at} * rows + x), {word}{self._mask}, sem="relaxed")'
+            for p, node in self.scans.items()
+            for array, word in zip(self.words[p], _packed(f"total{p}", node.dtype), strict=True)
+        ]
+
+    def _whole(self) -> list[str]:
+        """The totals, with what comes before them."""
+        return [
+            f"total{p} = {combine_name(node.kind, node.dtype)}(carry{p}, total{p})"
+            for p, node in self.scans.items()
+        ]
+
+    def _started(self) -> list[str]:
+        """Nothing yet of what comes before."""
+        shape = f"[{self.links.lanes}]"
+        return [f"carry{p} = {full(shape, node)}" for p, node in self.scans.items()]
+
+    def _looking(self) -> list[str]:
+        """Which column a lane looks at, if it does."""
+        columns = self.block.axes[0]
+        return [
+            f"look = tl.arange(0, {self.links.lanes})",
+            f"lookx = pid * {columns} + look % {columns}",
+            f"looks = (look < {columns}) & (lookx < rows)",
+        ]
+
+    def _waited(self, chunks: Chunks) -> list[str]:
+        """Looks at chunks until it is known what comes before."""
+        lanes = self.links.lanes
+        looks = [
+            line
+            for p, node in self.scans.items()
+            for line in _look(p, node, self.words[p], chunks, lanes=lanes)
+        ]
+        return self._until_known(f"{chunks.name} == 0", looks)
+
+    def _waited_for_own(self) -> list[str]:
+        """The same of those of its own."""
+        lanes, together = self.links.lanes, self.links.together
+        looks = [
+            line
+            for p, node in self.scans.items()
+            for line in _look_at_own(p, node, self.words[p], together, lanes=lanes)
+        ]
+        return self._until_known("place == 0", looks)
+
+    def _until_known(self, is_first: str, looks: Sequence[str]) -> list[str]:
+        lanes = self.links.lanes
+        return [
+            f"known = ({is_first}).to(tl.int32)",
+            "while known == 0:",
+            *indented(looks),
+            f"    known = {_all_known(list(self.scans))}",
+            *(
+                line
+                for p, node in self.scans.items()
+                for line in _told(self.block, p, node, lanes=lanes)
+            ),
+        ]
+
+
+def _chain(block: Block, scans: Mapping[int, ir.Scan], links: Links) -> _Chain:
+    words, count = dict[int, list[int]](), 0
+    for p, node in scans.items():
+        words[p] = [count + number for number in range(words_of(node.dtype))]
+        count += len(words[p])
+    return _Chain(block, scans, links, words)
 
 
 def full(shape: str, node: ir.Scan) -> str:
@@ -205,15 +276,6 @@ class Chunks:
     name: str
     back: int
     behind: str = ""
-
-
-def _looking(columns: str, lanes: int) -> list[str]:
-    """Which column a lane looks at, if it does."""
-    return [
-        f"look = tl.arange(0, {lanes})",
-        f"lookx = pid * {columns} + look % {columns}",
-        f"looks = (look < {columns}) & (lookx < rows)",
-    ]
 
 
 def _words(
