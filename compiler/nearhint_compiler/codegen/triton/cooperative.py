@@ -29,7 +29,7 @@ programs being resident.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.online import SHARED
 from nearhint_compiler.codegen.triton.ahead import Ahead
@@ -80,7 +80,7 @@ def cooperative(
     # A program has the same part of each row, and so reads what all of them read alike again soon.
     block = replace(block, keeps_shared=True, has_own_pivots=bool(tiles))
     plan = WalkPlan(kernel, block, SHARED)
-    many, others, stride = map(index_text, (splits, ex.add(splits, -1), ex.mul(ZEROED, splits)))
+    many = index_text(splits)
     arrays = ["i64"]
     places = placed(plan, arrays)
     totals = plan.totals(0)
@@ -92,35 +92,27 @@ def cooperative(
         return at(chunk) if columns else f"(pid * {many} + {chunk})"
 
     own = ahead.own(plan.needed(totals)) if ahead else []
-    taken = ahead.taken(own, None) if ahead else {}
     before: list[str] = []
     if is_walked:
-        held, first, then, again = _walks(plan, totals)
+        parts = _walks(plan, totals)
     elif tiles:
         plans = [WalkPlan(kernel, each) for each in tiles]
         anew = [f"chunk = _anew_{block.place}(own)", *part]
         kept = kept_of(plans, plan.needed(totals)) if is_kept else None
-        held, first, then, again = held_in_tiles(plan, totals, plans, anew=anew, kept=kept)
+        parts = _Parts(*held_in_tiles(plan, totals, plans, anew=anew, kept=kept))
         if kept:
             before = [f"pid = program // {many}", "chunk = own", *row, *part, *kept.loads()]
     else:
-        held, first, then, again = _blocks(plan, totals, block, taken)
+        parts = _blocks(plan, totals, block, ahead.taken(own, None) if ahead else {})
         if columns:
             length = index_text(ex.product(kernel.reduction))
             anew = [f"chunk = own + tl.minimum({length} - 1, 0)", *part]
-            then = [*anew, f"roffset = {block.start}", *block.element_header, *then]
+            parts = parts.once_met([*anew, f"roffset = {block.start}", *block.element_header])
     if ahead:
+        before += ["chunk = own", *part, *_first_row(ahead, own, block, many)]
         # What all rows share comes from a cache: registers are for the next row meanwhile.
-        then = [*first, *then]
-        first = ahead.loads(own, row="(pid + teams)", there="pid + teams < rows")
-        begin = f"(program // {many})"
-        before += [
-            "chunk = own",
-            *part,
-            f"roffset = {block.start}",
-            *ahead.header,
-            *ahead.loads(own, row=begin, there=f"{begin} < rows"),
-        ]
+        next_row = ahead.loads(own, row="(pid + teams)", there="pid + teams < rows")
+        parts = replace(parts.once_met(parts.first), first=next_row)
     brought = gathered(
         totals,
         block,
@@ -132,22 +124,20 @@ def cooperative(
         more=edges.met if edges else None,
     )
     row_stores = plan.row_stores()
-    finished = [
-        *then,
-        *(["if chunk == 0:", *_indented(row_stores)] if row_stores else []),
-    ]
+    stored = ["if chunk == 0:", *_indented(row_stores)] if row_stores else []
     loaded: list[str] = []
     if edges:
         known = plan.needed(totals)
         loaded = edges.loads(known)
         brought = [*edges.rest(known), *brought]
-        finished += edges.stored(known)
+        stored += edges.stored(known)
+    is_brought_again = any(total.precedes for total in totals)
     again = [
         "chunk = own * 0 + other",
         *part,
-        *([*brought, *plan.row_lines(1)] if any(total.precedes for total in totals) else []),
-        *again,
-        *finished[len(then) :],
+        *([*brought, *plan.row_lines(1)] if is_brought_again else []),
+        *parts.again,
+        *stored,
     ]
     each = [
         "chunk = own",
@@ -155,9 +145,42 @@ def cooperative(
         *part,
         *plan.row_lines(0),
         *loaded,
-        *held,
+        *parts.held,
         *left(totals, block, places, at),
-        # The barrier: what all threads have left is there before one of them says so.
+        *_counted(many, parts.first, polls=polls),
+        f"if seen % {COUNTED} == {many}:",
+        *_indented([*brought, *plan.row_lines(1), *parts.then, *stored]),
+        *_indented(_given_up(splits, again, most=most)),
+    ]
+    lines = [
+        f"rows = {rows}",
+        f"teams = {teams}",
+        f"own = program % {many}",
+        "if stage == 0:",
+        *_indented(_zeroed(splits)),
+        "else:",
+        *_indented(before),
+        f"    for pid in range(program // {many}, rows, teams):",
+        *_indented(each, 2),
+    ]
+    return Staged(tuple(lines), tuple(arrays), 2)
+
+
+def _zeroed(splits: ex.Expr) -> list[str]:
+    """The words of all rows, by all programs together."""
+    stride = index_text(ex.mul(ZEROED, splits))
+    return [
+        f"for start in range(program * {ZEROED}, rows, teams * {stride}):",
+        f"    word = start + tl.arange(0, {ZEROED})",
+        f"    tl.store(w0 + word, tl.zeros([{ZEROED}], tl.int64), word < rows)",
+    ]
+
+
+def _counted(many: str, first: Sequence[str], *, polls: int) -> list[str]:
+    """The barrier: a program counts itself, loads what comes `first`, and waits for the others, or
+    leaves its mark. In `seen` is then whether all are counted, in `old` what was before."""
+    return [
+        # What all threads have left is there before one of them says so.
         "tl.debug_barrier()",
         'old = tl.atomic_add(w0 + pid, 1, sem="acq_rel")',
         *first,
@@ -169,49 +192,60 @@ def cooperative(
         f"if seen % {COUNTED} < {many}:",
         f"    mark = tl.full([], {COUNTED}, tl.int64) << chunk",
         '    seen = tl.atomic_or(w0 + pid, mark, sem="acq_rel")',
-        f"if seen % {COUNTED} == {many}:",
-        *_indented([*brought, *plan.row_lines(1), *finished]),
-        f"    if (old % {COUNTED} == {others}) & (old >= {COUNTED}):",
+    ]
+
+
+def _given_up(splits: ex.Expr, again: Sequence[str], *, most: int) -> list[str]:
+    """What the last to be counted does: `again` what each of the others has given up."""
+    others = index_text(ex.add(splits, -1))
+    return [
+        f"if (old % {COUNTED} == {others}) & (old >= {COUNTED}):",
         # As many as there may be: a loop of so many steps as there are would spill registers.
-        f"        for other in range(0, {most}):",
-        f"            if (old // {COUNTED} >> other) % 2 == 1:",
-        *_indented(again, 4),
+        f"    for other in range(0, {most}):",
+        f"        if (old // {COUNTED} >> other) % 2 == 1:",
+        *_indented(again, 3),
     ]
-    lines = [
-        f"rows = {rows}",
-        f"teams = {teams}",
-        f"own = program % {many}",
-        "if stage == 0:",
-        f"    for start in range(program * {ZEROED}, rows, teams * {stride}):",
-        f"        word = start + tl.arange(0, {ZEROED})",
-        f"        tl.store(w0 + word, tl.zeros([{ZEROED}], tl.int64), word < rows)",
-        "else:",
-        *_indented(before),
-        f"    for pid in range(program // {many}, rows, teams):",
-        *_indented(each, 2),
-    ]
-    return Staged(tuple(lines), tuple(arrays), 2)
+
+
+def _first_row(ahead: Ahead, own: Sequence[int], block: Block, many: str) -> list[str]:
+    """The loads of a program's first row, before any."""
+    begin = f"(program // {many})"
+    loads = ahead.loads(own, row=begin, there=f"{begin} < rows")
+    return [f"roffset = {block.start}", *ahead.header, *loads]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What becomes of a chunk: the lines that have it `held` with its totals, the loads that come
+    `first` beside it, what comes `then`, after the meeting, and both of these `again`, of what
+    another program gave up."""
+
+    held: Sequence[str]
+    first: Sequence[str]
+    then: Sequence[str]
+    again: Sequence[str]
+
+    def once_met(self, lines: Sequence[str]) -> _Parts:
+        """The same with these lines right after the meeting."""
+        return replace(self, then=[*lines, *self.then])
 
 
 def _blocks(
     plan: WalkPlan, totals: Sequence[Total], block: Block, taken: Mapping[int, Sequence[str]]
-) -> tuple[list[str], list[str], list[str], list[str]]:
-    """A chunk in registers: the lines that hold it and its totals, the loads beside it and what
-    comes after the meeting, and both of what another program gave up."""
+) -> _Parts:
+    """A chunk in registers."""
     held, known = plan.held(totals, taken)
     first, then = plan.stored(known)
     loads, rest = plan.stored(())
-    return held, first, then, ["roffset = rstart", *block.element_header, *loads, *rest]
+    return _Parts(held, first, then, ["roffset = rstart", *block.element_header, *loads, *rest])
 
 
-def _walks(
-    plan: WalkPlan, totals: Sequence[Total]
-) -> tuple[list[str], list[str], list[str], list[str]]:
-    """The same of a chunk that is walked, and walked again where a cache has it."""
+def _walks(plan: WalkPlan, totals: Sequence[Total]) -> _Parts:
+    """A chunk that is walked, and walked again where a cache has it."""
     walked = plan.walk(0, totals)
     closed = [line for total in totals for line in plan.closed(total)]
     then = plan.walk(1, [])
-    return [*walked, *closed], [], then, then
+    return _Parts([*walked, *closed], [], then, then)
 
 
 def _indented(lines: Sequence[str], depth: int = 1) -> list[str]:
