@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.folds import Fold, folded, folded_stores
@@ -10,7 +10,7 @@ from nearhint_compiler.analysis.index_width import INDEX_LIMIT
 from nearhint_compiler.analysis.online import SHARED, walks_of
 from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.codegen.triton.ahead import Ahead, ahead_in_words
-from nearhint_compiler.codegen.triton.block import REDUCED
+from nearhint_compiler.codegen.triton.block import REDUCED, Block
 from nearhint_compiler.codegen.triton.cache_facts import cache_facts, has_element_stores
 from nearhint_compiler.codegen.triton.chained import chained
 from nearhint_compiler.codegen.triton.chained_rows import chained_rows, edge_places
@@ -29,12 +29,13 @@ from nearhint_compiler.codegen.triton.layout import Layout
 from nearhint_compiler.codegen.triton.links import Links
 from nearhint_compiler.codegen.triton.plane_folds import Segments
 from nearhint_compiler.codegen.triton.row import (
+    Row,
     ceil_div,
     shared_planes,
     within,
 )
 from nearhint_compiler.codegen.triton.rows import reduced, row_for
-from nearhint_compiler.codegen.triton.stages import COLUMNS, apart_of, staged, stages_of
+from nearhint_compiler.codegen.triton.stages import COLUMNS, Staged, apart_of, staged, stages_of
 from nearhint_compiler.codegen.triton.team_edges import TeamEdges
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.together import runs_facts
@@ -43,7 +44,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
-from nearhint_rules.guard import AtMost
+from nearhint_rules.guard import AtMost, Fact
 from nearhint_rules.program import DTYPES
 
 SPLIT_LIMIT = 1024
@@ -57,29 +58,65 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     """Rows in chunks, a whole number of steps each; only the last one may be shorter, or empty."""
     if not kernel.reduction:
         raise InvalidSchedule("cuda.split of a kernel without reductions")
-    most, r = schedule["splits"], schedule["r"]
+    most, x = schedule["splits"], schedule["x"]
     if not 2 <= most <= SPLIT_LIMIT:
         raise InvalidSchedule(f"{most} programs a row")
     header = header_of(schedule, ("X", REDUCED))
-    given, by = kernel, schedule.get("fold", 1)
-    fold = _fold_of(kernel, schedule)
-    is_stored = fold is not None and fold.is_stored
+    given, fold = kernel, _fold_of(kernel, schedule)
     if fold is not None:
         kernel = fold.whole
     rows, is_adapted = ex.product(kernel.pointwise), schedule.get("programs", 0) > 0
-    splits = _splits(schedule, ceil_div(rows, schedule["x"]))
+    splits = _splits(schedule, ceil_div(rows, x))
     if is_adapted:
         # Counted along an axis of their own: what is divided would not be the same for all threads
         # of a program any more, as Triton and ptxas see it, and cost registers in the walk.
         header.lines.append(f"chunk = tl.program_id(1){header.widened}")
     else:
         header.next_of("chunk", splits)
-    blocks = flat_rows(kernel, schedule["x"], header)
+    blocks = flat_rows(kernel, x, header)
+    row, sizes = _chunks(kernel, schedule, header, splits)
+    block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
+    if is_adapted and row.has_mask:
+        block = replace(block, step_count="rsteps")
+    _check_apart(schedule, fold)
+    shared = _SharedRows(given, kernel, schedule, block, rows, blocks, splits)
+    brought = shared.brought() if fold is None else shared.brought_folded(fold)
+    lanes = brought.lanes
+    if shared.is_single:
+        lanes = max(WARP, lanes)
+    elif not schedule.get("apart", 0):
+        lanes = max(lanes, _least_lanes(kernel, schedule))
+    bounds = () if header.wide else tuple(AtMost(each, INDEX_LIMIT) for each in brought.counted)
+    facts = (*bounds, *runs_facts(kernel, schedule), *cache_facts(given, schedule), *brought.facts)
+    layout = Layout(
+        [*header.lines, *brought.body.lines],
+        blocks if is_adapted else ex.mul(blocks, splits),
+        (
+            *blocks_of(schedule, ("X", REDUCED)),
+            *(((COLUMNS, brought.columns),) if brought.columns else ()),
+            ("LANES", lanes),
+            *row.constants,
+        ),
+        (*facts, *row.walked),
+        brought.body.arrays,
+        brought.counted[0],
+        brought.body.launches,
+    )
+    if not is_adapted:
+        return layout
+    return replace(layout, shares=splits, sizes=sizes)
+
+
+def _chunks(
+    kernel: ir.Kernel, schedule: Schedule, header: Header, splits: ex.Expr
+) -> tuple[Row, tuple[tuple[str, ex.Expr], ...]]:
+    """The row, of which a program has what is from `rstart` to `rend`, and the sizes by name that a
+    launch says where shares are adapted to it."""
+    r, is_adapted = schedule["r"], schedule.get("programs", 0) > 0
     row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
-    splits_text = "splits" if is_adapted else index_text(splits)
     sizes: list[tuple[str, ex.Expr]] = [("splits", splits)]
     if row.is_words and has_scans(kernel) and not is_adapted:
-        header.lines.append(f"splits = {splits_text}")
+        header.lines.append(f"splits = {_splits_text(schedule, splits)}")
     if row.planes:
         # Whole planes, whose edges are whose words are.
         share = ex.floordiv(ex.add(row.planes.groups, splits, -1), splits)
@@ -96,88 +133,115 @@ def split(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header.lines += [
         *row.header,
         *(["rchunk = rsteps * R"] if is_adapted else []),
-        f"rows = {index_text(rows)}",
+        f"rows = {index_text(ex.product(kernel.pointwise))}",
         f"rstart = chunk * {chunk}",
         f"rend = tl.minimum(rstart + {chunk}, {index_text(row.span)})",
     ]
     if schedule.get("unroll", 1) > 1 or schedule.get("ahead", 1) > 1:
         # A chunk beyond the row: Triton counts the steps of such walks before it takes them.
         header.lines.append("rend = tl.maximum(rstart, rend)")
-    block = reduced(row, kernel, schedule, header, span=("rstart", "rend"))
-    if is_adapted and row.has_mask:
-        block = replace(block, step_count="rsteps")
+    return row, tuple(sizes)
+
+
+def _splits_text(schedule: Schedule, splits: ex.Expr) -> str:
+    return "splits" if schedule.get("programs", 0) > 0 else index_text(splits)
+
+
+def _check_apart(schedule: Schedule, fold: Fold | None) -> None:
+    """Raises `InvalidSchedule` for columns that a program cannot bring together, or must and does
+    not."""
     x, few = schedule["x"], schedule.get("apart", 0)
-    if (few and (not 0 < few <= x or x % few or (fold is not None and not is_stored))) or (
-        is_stored and not few
-    ):
+    is_stored = fold is not None and fold.is_stored
+    is_odd = few and (not 0 < few <= x or x % few or (fold is not None and not is_stored))
+    if is_odd or (is_stored and not few):
         raise InvalidSchedule(f"totals that are not brought together apart: {schedule}")
-    apart = apart_of(kernel, block, x=x, few=few) if few and fold is None else None
-    is_single = x == 1 and not block.row_mask
-    lanes = by << (most - 1).bit_length()
-    array_length = ex.mul(rows, ex.add(splits, 1 if apart else 0))
-    segments: Segments | None = None
-    if fold is None:
+
+
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """How totals are brought together: `lanes` at once, of `columns` where they are apart.
+
+    `counted` has how long an array of the workspace is, and what else an index must reach.
+    """
+
+    body: Staged
+    lanes: int
+    columns: int
+    counted: tuple[ex.Expr, ...]
+    facts: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedRows:
+    """The `rows` of a kernel, or of what it is folded to, in `blocks` of which `splits` programs
+    have a chunk each."""
+
+    given: ir.Kernel
+    kernel: ir.Kernel
+    schedule: Schedule
+    block: Block
+    rows: ex.Expr
+    blocks: ex.Expr
+    splits: ex.Expr
+
+    @property
+    def is_single(self) -> bool:
+        """Whether each program has one row."""
+        return self.schedule["x"] == 1 and not self.block.row_mask
+
+    def brought(self) -> _Brought:
+        """Rows as they are."""
+        x, few = self.schedule["x"], self.schedule.get("apart", 0)
+        apart = apart_of(self.kernel, self.block, x=x, few=few) if few else None
         body = staged(
-            kernel,
-            block,
+            self.kernel,
+            self.block,
             rows="rows",
-            splits=splits_text,
+            splits=_splits_text(self.schedule, self.splits),
             lanes="LANES",
-            is_single=is_single,
+            is_single=self.is_single,
             apart=apart,
         )
-    else:
-        many = index_text(blocks)
+        lanes = 1 << (self.schedule["splits"] - 1).bit_length()
+        length = ex.mul(self.rows, ex.add(self.splits, 1 if apart else 0))
+        return _Brought(body, lanes, few, (length,))
+
+    def brought_folded(self, fold: Fold) -> _Brought:
+        """Several rows that are one."""
         if fold.plane != ex.ONE:
-            segments = Segments(fold.plane, x, by, many, splits_text)
-        body = (
-            folding_stores(
-                given, fold, block, by=by, blocks=many, splits=splits_text, lanes="LANES"
+            return self._brought_planes(fold)
+        by, most = self.schedule.get("fold", 1), self.schedule["splits"]
+        splits = _splits_text(self.schedule, self.splits)
+        if not fold.is_stored:
+            body = folding(
+                self.given, fold, self.block, by=by, splits=splits, lanes="LANES", of=None
             )
-            if is_stored
-            else folding(given, fold, block, by=by, splits=splits_text, lanes="LANES", of=segments)
+            lanes, columns = by << (most - 1).bit_length(), self.schedule["x"] // by
+            return _Brought(body, lanes, columns, (ex.mul(self.rows, self.splits),))
+        many = index_text(self.blocks)
+        body = folding_stores(
+            self.given, fold, self.block, by=by, blocks=many, splits=splits, lanes="LANES"
         )
-    if is_stored:
         # With what is no whole long row, and the totals.
         lanes = 1 << (by * (most + 1) - 1).bit_length()
-        array_length = ex.mul(rows, ex.add(splits, 2))
-    if segments is not None:
-        lanes = segments.lanes_of(schedule["plane"], most)
-        array_length = ex.mul(splits, blocks, segments.most)
-    if is_single:
-        lanes = max(WARP, lanes)
-    elif not few:
-        lanes = max(lanes, _least_lanes(kernel, schedule))
-    counted = [array_length]
-    if segments is not None:
+        length = ex.mul(self.rows, ex.add(self.splits, 2))
+        return _Brought(body, lanes, self.schedule["apart"], (length,))
+
+    def _brought_planes(self, fold: Fold) -> _Brought:
+        """Planes whose elements are columns of their own first."""
+        by, plane = self.schedule.get("fold", 1), self.schedule["plane"]
+        splits = _splits_text(self.schedule, self.splits)
+        of = Segments(fold.plane, self.schedule["x"], by, index_text(self.blocks), splits)
         # Of few rows long ones may have more columns than there are elements, with what begins
         # before their end.
-        counted.append(ex.mul(2, rows))
-    bounds = () if header.wide else tuple(AtMost(each, INDEX_LIMIT) for each in counted)
-    facts = (*bounds, *runs_facts(kernel, schedule), *cache_facts(given, schedule))
-    if segments is not None:
-        columns = 1
-        problem = "planes have more elements than there is room for"
-        facts = (*facts, *within(segments.plane, schedule["plane"], problem))
-    else:
-        columns = few or (x // by if fold is not None else 0)
-    layout = Layout(
-        [*header.lines, *body.lines],
-        blocks if is_adapted else ex.mul(blocks, splits),
-        (
-            *blocks_of(schedule, ("X", REDUCED)),
-            *(((COLUMNS, columns),) if columns else ()),
-            ("LANES", lanes),
-            *row.constants,
-        ),
-        (*facts, *row.walked),
-        body.arrays,
-        array_length,
-        body.launches,
-    )
-    if not is_adapted:
-        return layout
-    return replace(layout, shares=splits, sizes=tuple(sizes))
+        counted = (ex.mul(self.splits, self.blocks, of.most), ex.mul(2, self.rows))
+        return _Brought(
+            folding(self.given, fold, self.block, by=by, splits=splits, lanes="LANES", of=of),
+            of.lanes_of(plane, self.schedule["splits"]),
+            1,
+            counted,
+            within(of.plane, plane, "planes have more elements than there is room for"),
+        )
 
 
 def _fold_of(kernel: ir.Kernel, schedule: Schedule) -> Fold | None:
