@@ -30,7 +30,7 @@ and pieces of a step, where it has several."""
 
 DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
 """Least and most columns, and the elements, of a block that serves any columns. Found as those of
-rows were (`cuda_reductions.DEFAULT_BLOCK`): with 8 columns 35 times as long as the best at most,
+rows were (`cuda_rows.DEFAULT_BLOCK`): with 8 columns 35 times as long as the best at most,
 with 2 of them 94 times, with 64 195 times."""
 COLUMN_WALKS = ((2, 4, 4096, 8), (8, 8, 8192, 16))
 """(columns a processor, and with fewer: columns, elements, warps of a block). Of fewer columns much
