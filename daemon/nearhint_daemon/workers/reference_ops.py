@@ -87,8 +87,9 @@ def erf(value: Array) -> Array:
 def _truncdiv(left: Array, right: Array) -> Array:
     if left.dtype.kind == "f":
         return np.trunc(left / right)
-    quotient = np.abs(left.astype(np.int64)) // np.maximum(np.abs(right.astype(np.int64)), 1)
-    return np.where((left < 0) != (right < 0), -quotient, quotient)
+    whole, divisor = left.astype(np.int64), np.where(right == 0, 1, right.astype(np.int64))
+    below = np.floor_divide(whole, divisor)  # magnitudes would not do: the least has none
+    return np.asarray(below + ((below < 0) & (below * divisor != whole)))
 
 
 def _floordiv(left: Array, right: Array) -> Array:

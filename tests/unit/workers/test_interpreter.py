@@ -397,8 +397,9 @@ def test_constants_are_read_from_their_bits(dtype: str, bits: int, value: float)
 
 def test_floor_modulus_and_truncated_division_follow_torch() -> None:
     torch = pytest.importorskip("torch")
-    left = np.array([7, -7, 7, -7, 0], np.int64)
-    right = np.array([2, 2, -2, -2, 3], np.int64)
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    left = np.array([7, -7, 7, -7, 0, least, least, least, most, 7, least, 1], np.int64)
+    right = np.array([2, 2, -2, -2, 3, 7, -7, 1, -7, least, least, -2], np.int64)
     a, b = torch.from_numpy(left), torch.from_numpy(right)
     pairs = {
         "floordiv": torch.div(a, b, rounding_mode="floor"),
