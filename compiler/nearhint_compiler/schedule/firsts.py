@@ -123,22 +123,13 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     facts = facts_of(kernel, target, dims)
     if (single := first_single_step(facts)) is not None:
         return (streamed(facts, single),)
-    default, *others = offered = cuda.candidates(kernel, target, dims)
+    candidates = cuda.candidates(kernel, target, dims)
     if are_pieces_timed(facts):
         # Which of them are faster shows in a contest alone.
-        default, *others = offered = tuple(each for each in offered if not each.get("fold", 0))
-    if default.family == LOOPED or (default.family == SPLIT and facts.is_chained):
-        known = _layout(default)
-        offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
-    elif not kernel.reduction and (first := preferred(facts)) is not None:
-        if facts.tile is not None:
-            # How a flat block reads what is transposed depends on caches, which estimates do not
-            # know.
-            offered = tuple(each for each in offered if each.family == first.family)
-        offered = (first, *offered)
-    if kernel.reduction and (rows := preferred_tile(facts)) is not None:
-        offered = (streamed(facts, rows), *offered)
-    if (columns := preferred_columns(facts)) is not None:
+        candidates = tuple(each for each in candidates if not each.get("fold", 0))
+    offered = _offered(kernel, facts, candidates)
+    columns = preferred_columns(facts)
+    if columns is not None:
         columns = streamed(facts, columns)
         offered = (columns, *offered)
     found = _first_of_each(_promising(offered))
@@ -157,23 +148,53 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if facts.is_columns:
         if columns is not None and columns["x"] == COLUMN_A_THREAD[0] and facts.walks < 2:
             return (columns,)
-        # Where programs may share columns, those that have some alone leave much of a device idle.
-        chains = (CHAINED, SPLIT) if is_long_chain(facts) else (SPLIT, CHAINED)
-        # Half as much is under way of teams that compute much, or hold narrow elements.
-        is_little = facts.has_functions or column_itemsize(facts) <= NARROW_BYTES
-        order = (*chains, TEAMS) if is_little else (TEAMS, *chains)
-        shared = [each for each in walked if each.family in order]
-        others = [each for each in walked if each.family not in order]
-        return (*held, *sorted(shared, key=lambda each: order.index(each.family)), *others)
-    is_narrow = facts.itemsize <= NARROW_BYTES and cuda_scans.is_plain(facts)
-    longest = MIDDLE_ROW if is_narrow else LONGEST_HELD_SCAN
-    is_odd_scan = facts.has_scan and not facts.divisible
-    if is_odd_scan and facts.length > longest and prod(facts.extents) >= facts.processors:
+        return (*held, *_shared_first(facts, walked))
+    if _is_odd_long_scan(facts):
         return (*walked, *held)
-    if held and default.family == LOOPED:
+    if held and candidates[0].family == LOOPED:
         shorter = _walked_instead(facts, offered, held[0])
         return (shorter, *held) if shorter is not None else held
     return (*held, *walked)
+
+
+def _offered(
+    kernel: ir.Kernel, facts: Facts, candidates: Sequence[Schedule]
+) -> tuple[Schedule, ...]:
+    """What may be first: without what is like the default where that is for any length, and what
+    the sizes at hand say is best of all before it."""
+    default, *others = candidates
+    offered = tuple(candidates)
+    if default.family == LOOPED or (default.family == SPLIT and facts.is_chained):
+        known = _layout(default)
+        offered = tuple(each for each in others if _layout(_flat(each)) != known) or offered
+    elif not kernel.reduction and (first := preferred(facts)) is not None:
+        if facts.tile is not None:
+            # How a flat block reads what is transposed depends on caches, which estimates do not
+            # know.
+            offered = tuple(each for each in offered if each.family == first.family)
+        offered = (first, *offered)
+    if kernel.reduction and (rows := preferred_tile(facts)) is not None:
+        offered = (streamed(facts, rows), *offered)
+    return offered
+
+
+def _shared_first(facts: Facts, walked: Sequence[Schedule]) -> tuple[Schedule, ...]:
+    """Where programs may share columns, those that have some alone leave much of a device idle."""
+    chains = (CHAINED, SPLIT) if is_long_chain(facts) else (SPLIT, CHAINED)
+    # Half as much is under way of teams that compute much, or hold narrow elements.
+    is_little = facts.has_functions or column_itemsize(facts) <= NARROW_BYTES
+    order = (*chains, TEAMS) if is_little else (TEAMS, *chains)
+    shared = [each for each in walked if each.family in order]
+    others = [each for each in walked if each.family not in order]
+    return (*sorted(shared, key=lambda each: order.index(each.family)), *others)
+
+
+def _is_odd_long_scan(facts: Facts) -> bool:
+    """Whether it scans rows that no vector reads, and of which too much would be held."""
+    is_narrow = facts.itemsize <= NARROW_BYTES and cuda_scans.is_plain(facts)
+    longest = MIDDLE_ROW if is_narrow else LONGEST_HELD_SCAN
+    is_odd_scan = facts.has_scan and not facts.divisible
+    return is_odd_scan and facts.length > longest and prod(facts.extents) >= facts.processors
 
 
 def _walked_instead(facts: Facts, offered: Sequence[Schedule], held: Schedule) -> Schedule | None:
