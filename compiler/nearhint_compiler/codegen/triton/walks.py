@@ -7,8 +7,8 @@ again. Every other walk goes backwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from nearhint_compiler.analysis.online import (
     VARIANCE,
@@ -57,6 +57,28 @@ def walked(kernel: ir.Kernel, block: Block) -> list[str]:
         elif plan.last_walk == level:
             lines += plan.walk(level, [])
     return [*lines, *plan.row_stores()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a walk needs and what it stores, what of it a pivot has read before, and how long a
+    cache should keep what is read and what is written."""
+
+    needed: Sequence[int]
+    stores: Sequence[int]
+    pivoted: Collection[int]
+    policy: str
+    rest: str
+
+
+@dataclass(slots=True)
+class _Around:
+    """Lines around the loop of a walk, and `beside` it, where edges have a loop of their own."""
+
+    before: list[str]
+    inside: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
 
 
 class WalkPlan:
@@ -119,62 +141,32 @@ class WalkPlan:
         the block keeps it: it is read again soon, and not once or twice. `pivots` has the plan of
         the first tile of rows of any length, where this one's are all whole.
         """
-        body, block = self.body, self._block
+        body, block, edges = self.body, self._block, self._edges
         is_last = number == self.last_walk
         stores = body.element_stores if is_last else []
-        operands = [total.operand for total in totals]
-        needed = [
-            place
-            for place in body.needed([*operands, *stores])
-            if not isinstance(self._kernel.body[place], ir.Store)
-        ]
+        needed = self._loaded([*(total.operand for total in totals), *stores])
         has_scan = any(isinstance(self._kernel.body[at], ir.Scan) for at in needed)
         is_backwards = number % 2 == 1 and not has_scan
         policy = "evict_last"
         if is_last:
             policy = "evict_first" if number or stores else ""
+        if block.pieces:
+            return self._in_pieces(needed, totals, policy, is_plain=not (is_backwards or stores))
         # What is written is not read again, and must not take the place of what is.
         rest = "evict_first" if number else ""
         following = None
         if has_scan and stores and block.ahead > 1:
             following = NextStep(self._kernel, block, needed)
-        inside = [
-            *block.element_header,
-            *(
-                line
-                for place in needed
-                if not (following and place in following.loads)
-                for line in body.lines(
-                    place, policy="" if block.keeps_shared and body.is_shared(place) else policy
-                )
-            ),
-        ]
-        counted = block.is_tiled and not is_backwards
+        there = following.loads if following else ()
+        inside = [*block.element_header, *self._loads(needed, policy, there)]
         if block.is_tiled and is_backwards:
             inside = [*TILE, *inside]
-        before = [] if ir.Scan in self._completed else body.carries(needed)
-        after: list[str] = []
-        beside: list[str] = []
-        if block.pieces:
-            return self._in_pieces(needed, totals, policy, is_plain=not (is_backwards or stores))
-        edges = self._edges
         # Edges that were read for a pivot are in registers.
         pivoted = {p for t in totals if t.pivot for p in body.needed([t.operand])}
-        if edges and edges.is_walked:
-            others = [p for p in needed if p not in pivoted]
-            after += [*edges.loads(others, policy), *edges.rest(others, policy)] if pivoted else []
-            beside += [*edges.loads(needed, policy), *edges.rest(needed, policy)]
-            beside += edges.rest(stores, rest)
-        elif edges and has_scan:
-            is_shared = ir.Scan in self._completed
-            before = edges.before_scans(needed, policy, is_shared=is_shared)
-            inside += edges.within_scans(needed)
-            after += edges.after_scans(needed, policy)
-            after += edges.rest(stores, rest)
-        elif edges:
-            before += edges.loads(needed, policy)
-            after += edges.rest([p for p in needed if p not in pivoted], policy)
-            after += edges.rest(stores, rest)
+        reading = _Reading(needed, stores, pivoted, policy, rest)
+        around = self._around(reading, has_scan=has_scan)
+        before, after = around.before, around.after
+        inside += around.inside
         for total in totals:
             shape = block.group_shape if self._is_grouped(total) else block.element_shape
             before += [started(part, shape) for part in total.walked]
@@ -184,8 +176,11 @@ class WalkPlan:
                 after += edges.folded(total, group=self.group_of(total))
                 more = stepped(edges.body, total)
                 after += [] if edges.is_walked and not pivoted else more
-                beside += more
+                around.beside += more
         inside += [line for place in stores for line in body.lines(place, policy=rest)]
+        if edges and edges.is_walked:
+            after += edges.rest(stores, rest) if pivoted else []
+            after += edges.walk(around.beside, is_begun=bool(pivoted))
         # Copies wait for no store of the step before, as loads do, which may be of its memory.
         is_again = is_backwards and self._reads_again(needed, number)
         steps = block.steps(copies=is_again or not stores)
@@ -204,14 +199,55 @@ class WalkPlan:
             header = f"for rnow in {steps}:"
         else:
             header = f"for roffset in {steps}:"
-        if edges and edges.is_walked:
-            after += edges.rest(stores, rest) if pivoted else []
-            after += edges.walk(beside, is_begun=bool(pivoted))
-        if counted:
+        if block.is_tiled and not is_backwards:
             # As wide as the offsets of the loop, whatever the start is.
             before += [f"roffset = {block.end} * 0 + {block.start}", *TILE]
             inside += NEXT_TILE
         return [*before, header, *(f"    {line}" for line in inside), *after]
+
+    def _loaded(self, wanted: Sequence[int]) -> list[int]:
+        """What has to be there for `wanted`, stores aside."""
+        return [
+            place
+            for place in self.body.needed(wanted)
+            if not isinstance(self._kernel.body[place], ir.Store)
+        ]
+
+    def _loads(self, needed: Sequence[int], policy: str, there: Collection[int]) -> list[str]:
+        """What is `needed` of a step, but for what is `there`."""
+        keeps = self._block.keeps_shared
+        return [
+            line
+            for place in needed
+            if place not in there
+            for line in self.body.lines(
+                place, policy="" if keeps and self.body.is_shared(place) else policy
+            )
+        ]
+
+    def _around(self, reading: _Reading, *, has_scan: bool) -> _Around:
+        """What is read beside the words of rows: before the walk, in its steps and after it."""
+        edges, needed, stores = self._edges, reading.needed, reading.stores
+        policy, rest, pivoted = reading.policy, reading.rest, reading.pivoted
+        is_shared = ir.Scan in self._completed
+        around = _Around([] if is_shared else self.body.carries(needed))
+        if edges is None:
+            return around
+        others = [place for place in needed if place not in pivoted]
+        if edges.is_walked:
+            if pivoted:
+                around.after += [*edges.loads(others, policy), *edges.rest(others, policy)]
+            around.beside += [*edges.loads(needed, policy), *edges.rest(needed, policy)]
+            around.beside += edges.rest(stores, rest)
+        elif has_scan:
+            around.before = edges.before_scans(needed, policy, is_shared=is_shared)
+            around.inside += edges.within_scans(needed)
+            around.after += edges.after_scans(needed, policy)
+            around.after += edges.rest(stores, rest)
+        else:
+            around.before += edges.loads(needed, policy)
+            around.after += [*edges.rest(others, policy), *edges.rest(stores, rest)]
+        return around
 
     def _reads_again(self, needed: Sequence[int], number: int) -> bool:
         """Whether walks before walk number `number` have loaded all that it needs."""
