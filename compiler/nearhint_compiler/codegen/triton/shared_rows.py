@@ -261,25 +261,14 @@ def _fold_of(kernel: ir.Kernel, schedule: Schedule) -> Fold | None:
 def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     """Teams of programs, a row or a block of columns each at a time, whose chunks are blocks in
     registers, or walked."""
+    _check_teams(kernel, schedule)
     splits, r, teams, x = schedule["splits"], schedule["r"], schedule["teams"], schedule["x"]
-    if not 2 <= splits <= TEAM_LIMIT or teams < 1:
-        raise InvalidSchedule(f"teams that cannot be: {schedule}")
-    if schedule.get("r1", 0) or schedule.get(block_pointers.OPTION, 0):
-        raise InvalidSchedule(f"tiles of rows that teams hold: {schedule}")
-    if stages_of(kernel) != 2 or walks_of(kernel, SHARED) != 2:
-        raise InvalidSchedule("a team meets once, and stores what it held")
     is_walked, is_ahead = schedule.get("walks", 0) == 1, schedule.get("ahead", 1) > 1
-    if x > 1 and (is_ahead or schedule.get("words", 0) or schedule.get("group", 1) > 1):
-        raise InvalidSchedule(f"what a block of columns cannot be: {schedule}")
+    is_kept, pieces = schedule.get("weights", 0) == 1, schedule.get("pieces", 1)
     header = Header(schedule["index"] == 64, ("X", REDUCED))
     blocks = flat_rows(kernel, x, header)
     row = row_for(kernel, schedule, is_walked=True, wide=header.wide)
     row_lines, header.lines = header.lines, []
-    pieces = schedule.get("pieces", 1)
-    has_order = any(isinstance(node, ir.Scan | ir.Arg) for node in kernel.body)
-    is_odd = x > 1 or is_ahead or is_walked or schedule.get("runs", 0) or has_order
-    if pieces > 1 and is_odd:
-        raise InvalidSchedule(f"tiles of what teams have no tiles of: {schedule}")
     steps = ex.floordiv(ex.add(row.span, splits * r, -1), splits * r)
     steps = steps if is_walked else ex.Int(pieces)
     chunk = index_text(ex.mul(steps, r))
@@ -291,14 +280,9 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     whole = replace(schedule, options=options)
     block = reduced(row, kernel, whole, header, span=("rstart", "rend"))
     tiles = [tile(kernel, block, number, after="rstart") for number in range(pieces)]
-    if is_ahead and (is_walked or schedule["ahead"] > 2):
-        raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
     block = replace(block, ahead=1)
     edges: TeamEdges | None = None
     every = 1
-    is_kept = schedule.get("weights", 0) == 1
-    if is_kept and (pieces == 1 or schedule.get("runs", 0)):
-        raise InvalidSchedule(f"weights of no tiles: {schedule}")
     ahead = Ahead(kernel, block) if is_ahead else None
     if row.is_words:
         words = words_of(kernel, schedule)
@@ -356,6 +340,27 @@ def held_by_teams(kernel: ir.Kernel, schedule: Schedule) -> Layout:
         body.launches,
         sizes=(("splits", used), ("busy", busy)) if is_adapted else (),
     )
+
+
+def _check_teams(kernel: ir.Kernel, schedule: Schedule) -> None:
+    """Raises `InvalidSchedule` for teams that cannot be, or cannot hold what they are to hold."""
+    x, pieces, ahead = schedule["x"], schedule.get("pieces", 1), schedule.get("ahead", 1)
+    is_walked, has_runs = schedule.get("walks", 0) == 1, schedule.get("runs", 0) > 0
+    if not 2 <= schedule["splits"] <= TEAM_LIMIT or schedule["teams"] < 1:
+        raise InvalidSchedule(f"teams that cannot be: {schedule}")
+    if schedule.get("r1", 0) or schedule.get(block_pointers.OPTION, 0):
+        raise InvalidSchedule(f"tiles of rows that teams hold: {schedule}")
+    if stages_of(kernel) != 2 or walks_of(kernel, SHARED) != 2:
+        raise InvalidSchedule("a team meets once, and stores what it held")
+    if x > 1 and (ahead > 1 or schedule.get("words", 0) or schedule.get("group", 1) > 1):
+        raise InvalidSchedule(f"what a block of columns cannot be: {schedule}")
+    has_order = any(isinstance(node, ir.Scan | ir.Arg) for node in kernel.body)
+    if pieces > 1 and (x > 1 or ahead > 1 or is_walked or has_runs or has_order):
+        raise InvalidSchedule(f"tiles of what teams have no tiles of: {schedule}")
+    if ahead > 1 and (is_walked or ahead > 2):
+        raise InvalidSchedule(f"the next row of what no block of registers has: {schedule}")
+    if schedule.get("weights", 0) == 1 and (pieces == 1 or has_runs):
+        raise InvalidSchedule(f"weights of no tiles: {schedule}")
 
 
 def in_chains(kernel: ir.Kernel, schedule: Schedule) -> Layout:
