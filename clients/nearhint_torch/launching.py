@@ -73,28 +73,11 @@ class LaunchPlan:
 
 def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[str], None]) -> Step:
     """The step that launches what `choice` names, which must not be the Fallback."""
-    parameters = (*plan.inputs, *plan.outputs)
     assert choice.kernel is not None
     first_facts, first_call = _facts_of(choice), _bound(plan, choice.kernel)
     others: list[list[tuple[_Facts, Call]]] = []
-    read = [
-        (position, tensor.slot)
-        for position, tensor in enumerate(plan.inputs)
-        if not tensor.is_placed and not tensor.is_number
-    ]
-    numbers = [
-        (position, tensor.slot, _CODES[tensor.dtype])
-        for position, tensor in enumerate(plan.inputs)
-        if tensor.is_number
-    ]
-    made = [
-        (position, tensor.slot, tensor.shape, tensor.stride, tensor.dtype, _maker(tensor, plan))
-        for position, tensor in enumerate(parameters)
-        if position >= len(plan.inputs) and not tensor.is_placed
-    ]
-    expected = [
-        (each.slot, each.dtype, prod(each.shape), each.stride, each.shape) for each in plan.unsure
-    ]
+    # What each call looks at: worked out once.
+    read, numbers, made, expected = _read(plan), _numbers(plan), _made(plan), _expected(plan)
     address_slot = plan.address_slot
 
     def other(addresses: Sequence[int]) -> Call | None:
@@ -144,6 +127,43 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
         _run_fallback(slots, plan)
 
     return on_device(plan.device, run) if plan.device.type == "cuda" else run
+
+
+def _read(plan: LaunchPlan) -> list[tuple[int, int]]:
+    """(position, slot) of the inputs whose addresses are known when the step runs."""
+    return [
+        (position, tensor.slot)
+        for position, tensor in enumerate(plan.inputs)
+        if not tensor.is_placed and not tensor.is_number
+    ]
+
+
+def _numbers(plan: LaunchPlan) -> list[tuple[int, int, str]]:
+    """(position, slot, code of `array`) of the inputs that are numbers."""
+    return [
+        (position, tensor.slot, _CODES[tensor.dtype])
+        for position, tensor in enumerate(plan.inputs)
+        if tensor.is_number
+    ]
+
+
+_Layout: TypeAlias = tuple[int, ...]
+
+
+def _made(plan: LaunchPlan) -> list[tuple[int, int, _Layout, _Layout, torch.dtype, EmptyMaker]]:
+    """(position, slot, shape, stride, dtype, maker) of the outputs that the step makes."""
+    return [
+        (position, tensor.slot, tensor.shape, tensor.stride, tensor.dtype, _maker(tensor, plan))
+        for position, tensor in enumerate(plan.outputs, len(plan.inputs))
+        if not tensor.is_placed
+    ]
+
+
+def _expected(plan: LaunchPlan) -> list[tuple[int, torch.dtype, int, _Layout, _Layout]]:
+    """(slot, dtype, elements, stride, shape) of what ATen has made."""
+    return [
+        (each.slot, each.dtype, prod(each.shape), each.stride, each.shape) for each in plan.unsure
+    ]
 
 
 def _held(number: float, code: str) -> array[Any]:
