@@ -22,7 +22,11 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda, cuda_scans
 from nearhint_compiler.schedule.blocks import covering
 from nearhint_compiler.schedule.cuda_chains import is_long_chain
-from nearhint_compiler.schedule.cuda_columns import COLUMN_A_THREAD, preferred_columns
+from nearhint_compiler.schedule.cuda_columns import (
+    COLUMN_A_THREAD,
+    first_few_planes,
+    preferred_columns,
+)
 from nearhint_compiler.schedule.cuda_facts import MIDDLE_ROW, Facts, facts_of
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.cuda_reductions import preferred_tile, streamed
@@ -122,7 +126,7 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         return _first_of_each(cpu.candidates(kernel, target, dims))
     facts = facts_of(kernel, target, dims)
     if (single := first_single_step(facts)) is not None:
-        return (streamed(facts, single),)
+        return (streamed(facts, first_few_planes(facts) or single),)
     candidates = cuda.candidates(kernel, target, dims)
     if are_pieces_timed(facts):
         # Which of them are faster shows in a contest alone.

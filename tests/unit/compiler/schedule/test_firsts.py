@@ -523,3 +523,21 @@ def test_on_a_cpu_nothing_is_compiled_beside_a_default_that_is_near_the_best() -
     assert firsts(kernel, CPU, dims, default=default) == ()
     columns = parse_schedule("cpu.columns axis=0 lanes=8 unroll=4 split=1")
     assert firsts(kernel, CPU, dims, default=columns)[0] == default
+
+
+@pytest.mark.parametrize(
+    ("sizes", "family", "blocks"),
+    [
+        ((7367, 546, 4), "cuda.tiled_looped", {"x": 512, "multiple": 2}),  # halves of vectors
+        ((6521, 761, 4), "cuda.tiled_looped", {"x": 256, "divisible": 0}),
+        ((4096, 1024, 4), "cuda.looped", {"x": 512, "unroll": 4}),
+        ((8689, 264, 6), "cuda.looped", {"x": 512, "unroll": 8}),
+        ((70_001, 257, 2), "cuda.looped", {"x": 256, "divisible": 0}),  # a program and an element
+    ],
+)
+def test_few_weighted_rows_are_walked_in_one_plane_where_no_vectors_lie_along_them(
+    sizes: tuple[int, ...], family: str, blocks: dict[str, int]
+) -> None:
+    first = first_at("combined_experts_bf16", *sizes)
+    assert first.family == family
+    assert {name: first[name] for name in blocks} == blocks
