@@ -108,6 +108,36 @@ def test_what_is_written_where_it_is_read_is_done_once(
         assert (got == expected).all()
 
 
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS_OF_TILES)
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_several_inputs_are_turned_for_one_tile(
+    dtype: str, level: str, lanes: int, tmp_path: Path
+) -> None:
+    """Of narrow elements the later ones are turned in pairs of squares."""
+    rows, columns = ex.symbol("k0"), ex.symbol("k1")
+    row, column = ex.symbol("p0"), ex.symbol("p1")
+    turned = ex.add(ex.mul(column, rows), row)
+    read: list[ir.BodyNode] = [ir.Load(place, turned) for place in range(3)]
+    read += [ir.Op("cast", "f32", (place,)) for place in range(3) if dtype != "f32"]
+    last = len(read) - 3
+    body = (
+        *read,
+        ir.Op("add", "f32", (last, last + 1)),
+        ir.Op("add", "f32", (last + 2, last + 3)),
+        ir.Store(3, ex.add(ex.mul(row, columns), column), last + 4),
+    )
+    params = (*[ir.Param("in", dtype)] * 3, ir.Param("out", "f32"))
+    given = ir.Kernel(("k0", "k1"), (rows, columns), (), params, body)
+    schedule = parse_schedule(f"cpu.tiles axis=1 lanes={lanes} unroll=2 across=0 tile=64 rows=64")
+    native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+    for dims in ((1, 1), (33, 81), (67, 35), (130, 65), (64, 128)):
+        bits = np.random.default_rng(0).integers(0, 8, (3, *dims), np.uint8)
+        values = [encode(dtype, each.astype(np.float64)) for each in bits]
+        got = np.zeros(dims[::-1], np.float32)
+        native.run(dims[::-1], [*values, got], threads=2)
+        assert (got == bits.sum(0).T).all()
+
+
 @pytest.mark.parametrize(
     "sides",
     ["tile=12", "tile=64 rows=0", "tile=64 rows=20", "tile=256", "tile=64 squares=4",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from nearhint_compiler.analysis.accesses import access
@@ -434,31 +435,35 @@ def write_turned(
     there = {name: ex.add(begin, ahead.get(name, 0)) for name, begin in begins.items()}
     moved = ex.substitute(index, {f"begin_{name}": to for name, to in there.items()})
     further = ex.sub(moved, index) if ahead else None
-    done = "0"
-    if (
-        meanwhile is write_nothing
-        and further is not None
-        and has_line_pairs(body, [dtype], LINE_BYTES // 2)
-        and access(node.index, lane).stride is not None
-    ):
-        _write_pairs(
-            writer, body, node, dtype, index, across, buffer, stride, ahead=further, when=when
-        )
-        done = "i0 < whole ? below : 0"
-    turn, store = body.prelude.use("turn", dtype), body.prelude.use("store", dtype)
-    with writer.block(f"for (int64_t i0 = 0; begin_{lane} + i0 < end_{lane}; i0 += {lanes})"):
-        meanwhile(writer)
-        head = f"int64_t j = {done}; begin_{across} + j < end_{across}; j += {lanes}"
-        with writer.block(f"for ({head})"):
-            writer.line(f"const int n = (int)least({lanes}, end_{across} - begin_{across} - j);")
-            writer.line(f"v{dtype} square[{lanes}];")
-            if access(node.index, lane).stride is None:
-                _load_anywhere(writer, body, node, dtype, index)
-            else:
-                _load_rows(writer, body, node, dtype, index, ahead=further, when=when)
-            writer.line(f"{turn}(square);")
-            writer.line(f"for (int l = 0; l < {lanes}; l++)")
-            writer.line(f"    {store}({buffer} + (j + l) * {stride} + i0, square[l]);")
+    with ExitStack() as scope:
+        done = "0"
+        if (
+            meanwhile is write_nothing
+            and further is not None
+            and has_line_pairs(body, [dtype], LINE_BYTES // 2)
+            and access(node.index, lane).stride is not None
+        ):
+            scope.enter_context(writer.block())  # its names are those of other inputs, too
+            _write_pairs(
+                writer, body, node, dtype, index, across, buffer, stride, ahead=further, when=when
+            )
+            done = "i0 < whole ? full : 0"
+        turn, store = body.prelude.use("turn", dtype), body.prelude.use("store", dtype)
+        with writer.block(f"for (int64_t i0 = 0; begin_{lane} + i0 < end_{lane}; i0 += {lanes})"):
+            meanwhile(writer)
+            head = f"int64_t j = {done}; begin_{across} + j < end_{across}; j += {lanes}"
+            with writer.block(f"for ({head})"):
+                writer.line(
+                    f"const int n = (int)least({lanes}, end_{across} - begin_{across} - j);"
+                )
+                writer.line(f"v{dtype} square[{lanes}];")
+                if access(node.index, lane).stride is None:
+                    _load_anywhere(writer, body, node, dtype, index)
+                else:
+                    _load_rows(writer, body, node, dtype, index, ahead=further, when=when)
+                writer.line(f"{turn}(square);")
+                writer.line(f"for (int l = 0; l < {lanes}; l++)")
+                writer.line(f"    {store}({buffer} + (j + l) * {stride} + i0, square[l]);")
 
 
 def _write_pairs(
@@ -474,7 +479,7 @@ def _write_pairs(
     ahead: Expr,
     when: str,
 ) -> None:
-    """Whole pairs of squares beside each other, as many as there are: `whole` lanes, `below` rows.
+    """Whole pairs of squares beside each other, as many as there are: `whole` lanes, `full` rows.
 
     Lines of the buffer are written at once, and what lies `ahead` is asked for. Of crowded rows
     there are none: the more are read together, the fewer lines stay until their second half is.
@@ -487,10 +492,10 @@ def _write_pairs(
     is_crowded = f"pitch * {DTYPES[dtype]} % {CROWDED_BYTES} == 0"
     lines = f"(end_{lane} - begin_{lane}) / {line}"
     writer.line(f"const int64_t whole = {is_crowded} ? 0 : {lines} * {line};")
-    writer.line(f"const int64_t below = (end_{across} - begin_{across}) / {lanes} * {lanes};")
+    writer.line(f"const int64_t full = (end_{across} - begin_{across}) / {lanes} * {lanes};")
     with (
         writer.block(f"for (int64_t i0 = 0; i0 < whole; i0 += {line})"),
-        writer.block(f"for (int64_t j = 0; j < below; j += {lanes})"),
+        writer.block(f"for (int64_t j = 0; j < full; j += {lanes})"),
     ):
         first = to_c(ex.substitute(index, {"i": ex.symbol("i0")}))
         writer.line(f"const {ELEMENTS[dtype]} *p = in{node.param} + {first}, *next = p + ahead;")
