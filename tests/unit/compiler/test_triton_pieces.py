@@ -161,6 +161,7 @@ CASES = [
     *packed("layer_norm_wide_weights_bf16", (3, 7), (2, 141)),
     # What is read where a place says, and what some rows share.
     *packed("turned_rms_norm_bf16", (2, 67)),
+    *pieces("normed_rotary_bf16", (2, 3, 40, 20), (1, 2, 67, 33))[:4],
     *packed("modulated_layer_norm_bf16", (2, 3, 131)),
     *(
         Case(

@@ -100,8 +100,19 @@ class Body:
             place = pending.pop()
             if self.varies[place] and place not in found:
                 found.add(place)
-                pending += ir.operands_of(self.kernel.body[place])
+                pending += self.named(place)
         return sorted(found)
+
+    def named(self, position: int) -> list[int]:
+        """The nodes that a node's lines name: of a load also those that say whether it is wanted,
+        and the one that is read for several.
+        """
+        found = [*ir.operands_of(self.kernel.body[position])]
+        if several := self._joined.get(position):
+            found += [min(several.places), *several.conditions, *several.true, *several.false]
+        elif branch := self._branches.get(position):
+            found += [*branch.true, *branch.false]
+        return found
 
     def name(self, position: int) -> str:
         """The variable of a node."""

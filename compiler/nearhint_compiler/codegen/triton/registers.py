@@ -97,7 +97,7 @@ def _behind(bodies: Sequence[Body], before: Collection[int]) -> list[int]:
     for position, node in enumerate(body.kernel.body):
         is_own = isinstance(node, ir.Load) and not body.is_shared(position)
         if is_own or isinstance(node, ir.Reduce | ir.Arg | ir.Scan):
-            done |= {position, *body.needed(ir.operands_of(node))}
+            done |= {position, *body.needed(body.named(position))}
     behind = [p for p, varies in enumerate(body.varies) if varies and p not in done]
     return behind if any(isinstance(body.kernel.body[p], ir.Load) for p in behind) else []
 
