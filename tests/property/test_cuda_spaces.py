@@ -1,14 +1,16 @@
 """What is offered for a GPU, which no machine without one can run: of any Kernel at any sizes.
 
 A default serves every size, and so does the last candidate, where the default needs anything. All
-that is offered can be generated.
+that is offered can be generated, and names nothing that it has not made.
 """
 
 from __future__ import annotations
 
+import ast
+import builtins
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import assume, given, reject
@@ -20,7 +22,7 @@ from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule.choice import MAX_LIMIT
 from nearhint_compiler.schedule.cuda import candidates
 from nearhint_daemon.workers.cases import index_range, sizes_at
@@ -84,8 +86,45 @@ FOUND = {
             (store 2 p0 3)))""",
         (1, 1024),
     ),
+    "normed heads with a weight, rotated": (
+        print_kernel(kernel_of("normed_rotary_bf16")),
+        (1536,),
+    ),
 }
-"""Kernels of whose candidates some could not be generated, and sizes."""
+"""Kernels of whose candidates some could not be generated, or compiled, and sizes."""
+
+
+def unbound(source: str) -> set[str]:
+    """The names in functions of a source that no line before, or around, has bound."""
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    known = {"libdevice", "tl", *(each.name for each in functions), *vars(builtins)}
+    missing = set[str]()
+    for function in functions:
+        missing |= _unbound(function.body, known | {each.arg for each in function.args.args})
+    return missing
+
+
+def _unbound(lines: Sequence[ast.stmt], bound: set[str]) -> set[str]:
+    """The same of lines, whose names are added: what a branch binds is so behind it, too."""
+    missing = set[str]()
+    for line in lines:
+        inside = [*getattr(line, "body", ()), *getattr(line, "orelse", ())]
+        names = [
+            node
+            for part in ast.iter_child_nodes(line)
+            if part not in inside
+            for node in ast.walk(part)
+            if isinstance(node, ast.Name)
+        ]
+        missing |= {name.id for name in names if isinstance(name.ctx, ast.Load)} - bound
+        bound |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        missing |= _unbound(inside, bound)
+    return missing
+
+
+def test_names_are_bound_before_they_are_read() -> None:
+    source = "def f(a):\n    if a:\n        b = a + c\n    c = b\n    return d"
+    assert unbound(source) == {"c", "d"}
 
 
 def assert_space_is_sound(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> None:
@@ -108,7 +147,7 @@ def test_all_that_is_offered_can_be_generated(name: str) -> None:
         dims = dict(zip(kernel.symbols, point, strict=True))
         assert_space_is_sound(kernel, TARGET, dims)
         for each in candidates(kernel, TARGET, dims, limit=MAX_LIMIT):
-            assert generate(kernel, each, TARGET).source
+            assert not unbound(generate(kernel, each, TARGET).source)
 
 
 @unshrunk(80)
@@ -124,7 +163,7 @@ def test_any_kernel_has_a_default_and_a_variant_for_all_sizes(
     target = data.draw(st.sampled_from((TARGET, SMALL)))
     assert_space_is_sound(kernel, target, dims)
     space = candidates(kernel, target, dims, limit=MAX_LIMIT)
-    assert generate(kernel, data.draw(st.sampled_from(space)), target).source
+    assert not unbound(generate(kernel, data.draw(st.sampled_from(space)), target).source)
 
 
 @pytest.mark.timeout(600)  # NEARHINT_EXPLORE draws many

@@ -162,6 +162,11 @@ CASES = [
     # What is read where a place says, and what some rows share.
     *packed("turned_rms_norm_bf16", (2, 67)),
     *pieces("normed_rotary_bf16", (2, 3, 40, 20), (1, 2, 67, 33))[:4],
+    Case(
+        "normed_rotary_bf16",
+        f"cuda.persistent x=1 r=128 warps=1 {ALIGNED} words=1 pieces=3",
+        (2, 3, 301, 150),
+    ),
     *packed("modulated_layer_norm_bf16", (2, 3, 131)),
     *(
         Case(
