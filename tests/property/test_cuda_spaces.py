@@ -86,6 +86,10 @@ FOUND = {
             (store 2 p0 3)))""",
         (1, 1024),
     ),
+    "softmax of halves, of rows of one more than a block": (
+        print_kernel(kernel_of("softmax_f16")),
+        (257, 5120),
+    ),
     "normed heads with a weight, rotated": (
         print_kernel(kernel_of("normed_rotary_bf16")),
         (1536,),

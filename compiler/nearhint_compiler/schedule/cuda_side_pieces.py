@@ -131,6 +131,7 @@ def _shapes(block: int, of: int, *, has_functions: bool) -> tuple[tuple[int, int
 
 def _held(facts: Facts, x: int, r: int, **form: int) -> Iterator[Schedule]:
     whole = facts.length - facts.length % facts.word if "words" in form else facts.length
-    if prod(facts.extents) >= PROGRAMS * facts.processors * x:
-        blocks = {"x": x, "r": r, "warps": WARPS, "pieces": -(-whole // r)}
+    pieces = -(-whole // r)
+    if pieces > 1 and prod(facts.extents) >= PROGRAMS * facts.processors * x:
+        blocks = {"x": x, "r": r, "warps": WARPS, "pieces": pieces}
         yield facts.schedule("persistent", **blocks, **form)
