@@ -90,6 +90,12 @@ FOUND = {
         print_kernel(kernel_of("softmax_f16")),
         (257, 5120),
     ),
+    "long rows in parts of their largest, of which tiles are held": (
+        """(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in bf16) (out f8e5m2))
+          (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (abs f32 1) (reduce max f32 2)
+            (div f32 1 3) (cast f8e5m2 4) (store 1 (+ (* k1 p0) r0) 5)))""",
+        (2051, 131_072),
+    ),
     "normed heads with a weight, rotated": (
         print_kernel(kernel_of("normed_rotary_bf16")),
         (1536,),

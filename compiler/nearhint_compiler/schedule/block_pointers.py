@@ -37,7 +37,7 @@ def twins(kernel: ir.Kernel, schedules: Iterable[Schedule]) -> Iterator[Schedule
     """Of each family the first with block pointers, one that promises the most if any promises."""
     first: dict[str, Schedule] = {}
     for schedule in schedules:
-        if schedule.get("words", 0) or schedule.get("pieces", 0):
+        if any(schedule.get(name, 0) for name in ("words", "pieces", "held")):
             continue
         known = first.setdefault(schedule.family, schedule)
         if schedule["divisible"] and not known["divisible"]:
@@ -53,7 +53,7 @@ def applies(kernel: ir.Kernel, schedule: Schedule) -> bool:
     """Whether some access of `kernel` as it is laid out may have a block pointer."""
     if schedule.family not in FAMILIES or schedule["index"] != 32:
         return False
-    if any(schedule.get(name, 0) for name in ("r1", "words", "spread", "pieces")):
+    if any(schedule.get(name, 0) for name in ("r1", "words", "spread", "pieces", "held")):
         return False
     axes = axes_of(kernel, schedule)
     return any(
