@@ -96,6 +96,12 @@ FOUND = {
             (div f32 1 3) (cast f8e5m2 4) (store 1 (+ (* k1 p0) r0) 5)))""",
         (2051, 131_072),
     ),
+    "sums of planes that are columns where one has one element": (
+        """(kernel (symbols k0 k1 k2) (pointwise k0) (reduction k1 k2) (params (in f16) (out f16))
+          (body (load 0 (+ (* k0 k2 r0) (* k2 p0) r1)) (cast f32 0) (reduce sum f32 1)
+            (cast f16 2) (store 1 p0 3)))""",
+        (1, 1025, 8185),
+    ),
     "normed heads with a weight, rotated": (
         print_kernel(kernel_of("normed_rotary_bf16")),
         (1536,),

@@ -341,7 +341,7 @@ def facts_of(
         and not (scans or _has_row_stores(kernel))
         and not pairs
         and walks_of(kernel, SHARED) == 1,
-        is_foldable=is_columns and fold is not None and not pairs,
+        is_foldable=is_columns and fold is not None and fold.plane == ex.ONE and not pairs,
         folds_planes=len(kernel.reduction) > 1 and fold is not None,
         has_pairs=bool(pairs),
         folds_stores=is_columns and folded_stores(kernel, 2) is not None,
