@@ -22,8 +22,6 @@ from nearhint_rules.guard import size_facts_hold
 
 pytestmark = numerics.RUNS_LONG
 
-pytestmark = pytest.mark.timeout(600)  # all cases are interpreted in one go
-
 ALIGNED, ANY = "index=32 aligned=1 divisible=0", "index=64 aligned=0 divisible=0"
 WIDE = ANY.replace("aligned=0", "aligned=1")
 
