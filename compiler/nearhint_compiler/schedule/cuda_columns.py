@@ -250,8 +250,8 @@ def _in_planes(facts: Facts) -> Iterator[Schedule]:
 
 def first_few_planes(facts: Facts) -> Schedule | None:
     """The walk over few rows of one plane, which comes before walks of single elements: of four
-    experts of 6521 x 4 x 761 in bf16 it takes 17 µs for 23, of 7367 x 4 x 546 15 for 20, of three of
-    33 001 x 3 x 2050 173 for 248 (tests/benchmarks/gpu_schedules.py, 2026-11-h200-experts.json).
+    experts of 6521 x 4 x 761 in bf16 it takes 17 µs for 23, of 7367 x 4 x 546 15 for 20, of three,
+    33 001 x 3 x 2050, 173 for 248 (tests/benchmarks/gpu_schedules.py, 2026-11-h200-experts.json).
     """
     if facts.has_vectors or not facts.has_planes:
         return None
