@@ -10,8 +10,14 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-IS_EXACT = bool(torch.ldexp(torch.tensor(2.0**-100), torch.tensor(200)).isfinite())
-"""Whether this torch does as a Program means."""
+
+def is_exact() -> bool:
+    """Whether this torch does as a Program means, whatever its defaults are."""
+    least = torch.tensor(2.0**-100, dtype=torch.float32, device="cpu")
+    return bool(torch.ldexp(least, torch.tensor(200, device="cpu")).isfinite())
+
+
+IS_EXACT = is_exact()
 _LDEXP = "aten.ldexp.Tensor"
 
 

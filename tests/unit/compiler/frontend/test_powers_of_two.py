@@ -30,3 +30,13 @@ def test_a_number_is_scaled_by_any_power_of_two(dtype: torch.dtype, whole: torch
 def test_an_integer_that_is_scaled_by_a_power_of_two_is_left_to_torch() -> None:
     left, right = drawn(30, 5, dtype=torch.int32), drawn(5, dtype=torch.int32)
     assert not launched_nodes(check(torch.ldexp, left, right))
+
+
+def test_what_torch_does_is_asked_whatever_its_defaults_are() -> None:
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            assert powers.is_exact() == powers.IS_EXACT
+    finally:
+        torch.set_default_dtype(default)
