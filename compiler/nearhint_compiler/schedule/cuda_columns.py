@@ -10,9 +10,11 @@ from typing import TypeAlias
 
 from nearhint_compiler.schedule.blocks import power_of_two
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts
+from nearhint_compiler.schedule.cuda_plane_columns import FEW_AT_ONCE, in_planes
 from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.cuda_steps import (
     STEP_REGISTERS,
+    WRITTEN_OUT,
     bounded,
     column_itemsize,
     column_lanes,
@@ -55,8 +57,6 @@ THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
 all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
 no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
 those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
-WRITTEN_OUT = 4
-"""Steps that are written out where none is copied ahead."""
 FOLDED_SHAPES = (
     (64, 2048, 8, 1, 6, 1), (32, 2048, 8, 1, 6, 1), (64, 2048, 4, 2, 6, 1), (64, 2048, 4, 4, 6, 1),
     (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 4, 1, 2), (64, 4096, 8, 2, 4, 1),
@@ -87,17 +87,6 @@ SHORT_COLUMN, HELD_PER_THREAD = 128, 32
 COLUMN_A_THREAD = (256, 8, 8)
 """(columns, rows, warps) of a walk over short columns of which each thread has one: nothing is left
 to bring together, as it is where blocks hold them (tests/benchmarks/gpu_spaces.py)."""
-PLANES = ((64, 16, 4, 2), (128, 8, 4, 1), (64, 8, 4, 1))
-"""(columns, rows, warps, steps written out) of walks over columns of one plane, where all of them
-share something along the row, such as a mask: each thread reads it once a row, and not once for
-each of its columns. The last is for columns of any length, others have `LEAST_PLANE_STEPS`."""
-LEAST_PLANE_STEPS = 4
-FEW_PLANES, PLANE_LANES = ((256, 1), (512, 2)), 3 / 4
-"""(columns, warps) of such walks over few rows of odd lengths, all of which are read at once, and
-how many of a program's lanes have a column at least. What eight experts made of 3001 tokens of 1999
-in bf16 was brought together in 32 µs so, in 40 by columns alone, of four of 6521 of 761 in 15 and
-22 (on an H200, 2026-11-h200-outliers.json). The last is also for parts of vectors, however long
-rows are: of 7367 of 546 13.4 µs, of 20 001 of 302 28 (2026-11-h200-few-planes.json)."""
 WRITTEN_BYTES, WRITTEN_COLUMNS, WRITTEN_WARPS, WRITTEN_PROGRAMS = 4096, 128, 4, 5
 """Of a step of columns that are only read where each program has some alone, of which `WRITTEN_OUT`
 are written out: 32 bytes a thread and step, so that many programs are on a processor, and how many
@@ -149,9 +138,9 @@ most."""
 ODD_STORED = ((128, 2048, 4, 4, 1, 2), (128, 2048, 4, 8, 1, 1), (128, 4096, 8, 4, 1, 1))
 """`SHARED_COLUMNS` of single elements that are stored: of as many columns as a block has, each of
 the threads of one warp or more has one, and what it stores is in whole lines."""
-FEW_ROWS, SOME_ROWS, FEW_AT_ONCE = 16, 128, 8
-"""Rows so few that columns of them are nearly pointwise; so few that it is so where 64 columns a
-program are programs for all processors; and how many of them are read at once."""
+FEW_ROWS, SOME_ROWS = 16, 128
+"""Rows so few that columns of them are nearly pointwise; and so few that it is so where 64 columns
+a program are programs for all processors."""
 FEW = ((128, 8, 1), (64, 16, 1), (256, 4, 1))
 """(columns, rows, warps) of a walk over few of them, in vectors. One or two threads have all rows
 of their columns, and nothing is left to bring together; in registers of eight warps each has a row
@@ -196,7 +185,7 @@ def _columns_of(facts: Facts) -> Iterator[Schedule]:
         (128, 2048, 4), (128, 1024, 4),
     ):  # fmt: skip
         yield from given(facts, "looped", x=columns, r=elements // columns, warps=warps)
-    yield from _in_planes(facts)
+    yield from in_planes(facts)
     if (preferred := preferred_columns(facts)) is not None:
         yield preferred
     yield from _held_columns(facts)
@@ -214,7 +203,7 @@ def preferred_columns(facts: Facts) -> Schedule | None:
     """The walk over columns that is held best where programs do not share them."""
     if not facts.is_columns or _is_few(facts):
         return None
-    if first := next(chain(_in_planes(facts), in_steps(facts), _written_out(facts)), None):
+    if first := next(chain(in_planes(facts), in_steps(facts), _written_out(facts)), None):
         return first
     columns, rows, warps = COLUMN_A_THREAD
     if facts.length <= SHORT_COLUMN and prod(facts.extents) >= columns * facts.processors:
@@ -227,56 +216,6 @@ def preferred_columns(facts: Facts) -> Schedule | None:
             r = min(elements // few, power_of_two(facts.length))
             return facts.schedule("looped", x=few, r=r, warps=max(1, warps * few * r // elements))
     return facts.schedule("looped", x=x, r=COLUMN_BLOCK // x, warps=8)
-
-
-def _in_planes(facts: Facts) -> Iterator[Schedule]:
-    """Walks over columns of one plane each, which share what they have along the row."""
-    is_walked = facts.only_reads and facts.walks < 2 and not facts.has_scan
-    if not (facts.has_planes and is_walked):
-        return
-    columns = facts.extents[-1]
-    yield from _in_few_planes(facts, columns)
-    for x, rows, warps, unroll in PLANES:
-        is_long = facts.length >= LEAST_PLANE_STEPS * rows * unroll
-        has_columns = columns >= x and prod(facts.extents) >= x * facts.processors
-        if has_columns and (is_long or (x, rows, warps, unroll) == PLANES[-1]):
-            tile = {"z": 1, "y": 1, "x": x, "r": rows, "cuts": 1 << (len(facts.extents) - 2)}
-            more = {"unroll": unroll} if unroll > 1 else {}
-            for divisible in dict.fromkeys((facts.divisible, 0)):
-                yield facts.schedule(
-                    "tiled_looped", divisible=divisible, **tile, warps=warps, **more
-                )
-
-
-def first_few_planes(facts: Facts) -> Schedule | None:
-    """The walk over few rows of one plane, which comes before walks of single elements: of four
-    experts of 6521 x 4 x 761 in bf16 it takes 17 µs for 23, of 7367 x 4 x 546 15 for 20, of three,
-    33 001 x 3 x 2050, 173 for 248 (tests/benchmarks/gpu_schedules.py, 2026-11-h200-experts.json).
-    """
-    if facts.has_vectors or not facts.has_planes:
-        return None
-    return next(_in_few_planes(facts, facts.extents[-1]), None)
-
-
-def _in_few_planes(facts: Facts, columns: int) -> Iterator[Schedule]:
-    """Those of few rows: in parts of vectors that sizes promise, and, for the odd sizes beside a
-    hint, too, element by element.
-    """
-    if not (facts.is_dividing_useful or facts.has_odd_columns) or facts.length > FEW_AT_ONCE:
-        return
-    cuts, unroll = 1 << (len(facts.extents) - 2), min(WRITTEN_OUT, power_of_two(facts.length))
-    tiles = [
-        {"z": 1, "y": 1, "x": x, "r": 1, "cuts": cuts, "warps": warps, "unroll": unroll}
-        for x, warps in FEW_PLANES
-        if prod(facts.extents) >= x * facts.processors
-    ]
-    for share in (2, 4):
-        bits = facts.promises.get(multiple := column_lanes(facts) // share, 0)
-        for tile in tiles[1:] if bits else ():
-            yield facts.schedule("tiled_looped", **tile, divisible=bits, multiple=multiple)
-    for tile in tiles:
-        if columns >= PLANE_LANES * tile["x"] * -(-columns // tile["x"]):
-            yield facts.schedule("tiled_looped", **tile)
 
 
 def _written_out(facts: Facts) -> Iterator[Schedule]:

@@ -47,6 +47,8 @@ is beyond a row's end. Of 2 and 3 rows in bf16 sums took 42 and 36 µs for 96 an
 block of more, odd ones 52 and 47 for 106 and 71; the largest of two by two 107 for 146, of four by
 four 151 for 258. Of 8 rows they are as fast, of more slower (tests/benchmarks/gpu_schedules.py, on
 an H100)."""
+WRITTEN_OUT = 4
+"""Steps that are written out where none is copied ahead."""
 SINGLE = 4
 """Bytes of an element of single precision."""
 SINGLE_ROWS, SINGLE_PLACES, SINGLE_FIRST = 8, 16, 4

@@ -22,12 +22,9 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu, cuda, cuda_scans
 from nearhint_compiler.schedule.blocks import covering
 from nearhint_compiler.schedule.cuda_chains import is_long_chain
-from nearhint_compiler.schedule.cuda_columns import (
-    COLUMN_A_THREAD,
-    first_few_planes,
-    preferred_columns,
-)
+from nearhint_compiler.schedule.cuda_columns import COLUMN_A_THREAD, preferred_columns
 from nearhint_compiler.schedule.cuda_facts import MIDDLE_ROW, Facts, facts_of
+from nearhint_compiler.schedule.cuda_plane_columns import first_few_planes
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.cuda_reductions import preferred_tile, streamed
 from nearhint_compiler.schedule.cuda_shared import are_pieces_timed
