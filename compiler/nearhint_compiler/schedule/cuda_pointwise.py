@@ -101,7 +101,8 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
 def preferred(facts: Facts) -> Schedule | None:
     """The tile that is held best at the sizes at hand, or units, or short blocks of few points."""
     tile, lanes = facts.tile, max(1, 16 // facts.itemsize)
-    if (rows := next(_weighted_rows(facts), None)) is not None:
+    rows = next(_weighted_rows(facts), None)
+    if rows is not None and prod(facts.extents) >= rows["y"] * rows["x"] * facts.processors:
         return rows
     if tile is None and facts.unit and _is_divided_much(facts):
         return next(_units(facts))

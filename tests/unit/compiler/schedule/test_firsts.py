@@ -541,3 +541,36 @@ def test_few_weighted_rows_are_walked_in_one_plane_where_no_vectors_lie_along_th
     first = first_at("combined_experts_bf16", *sizes)
     assert first.family == family
     assert {name: first[name] for name in blocks} == blocks
+
+
+def weighted(weights: int) -> ir.Kernel:
+    """A channel of each image times so many weights of its own, one after the other."""
+    loads = [
+        f"(load {1 + place} p1) (mul f32 {2 * place} {2 * place + 1})" for place in range(weights)
+    ]
+    inputs = " ".join(["(in f32)"] * (1 + weights))
+    return parse_kernel(f"""(kernel (symbols k0 k1 k2 k3) (pointwise k0 k1 k2 k3) (reduction)
+        (params {inputs} (out f32)) (body
+        (load 0 (+ (* k1 k2 k3 p0) (* k2 k3 p1) (* k3 p2) p3)) {" ".join(loads)}
+        (store {1 + weights} (+ (* k1 k2 k3 p0) (* k2 k3 p1) (* k3 p2) p3) {2 * weights})))""")
+
+
+@pytest.mark.parametrize(
+    ("weights", "sizes", "tile"),
+    [
+        (9, (10, 96, 155, 62), (2, 1024, 2)),
+        (4, (10, 96, 155, 62), None),
+        (9, (10, 96, 30, 31), (1, 512, 2)),
+        (9, (10, 96, 20, 21), None),  # shorter than a tile
+        (9, (1, 16, 155, 62), None),  # so few that some processors would have none
+    ],
+)
+def test_rows_that_share_many_weights_are_tiles_of_all_their_loops(
+    weights: int, sizes: tuple[int, ...], tile: tuple[int, int, int] | None
+) -> None:
+    kernel = weighted(weights)
+    first = firsts(kernel, TARGET, named(kernel, sizes))[0]
+    if tile is None:
+        assert first.family == "cuda.pointwise"
+    else:
+        assert (first["y"], first["x"], first["cuts"]) == tile
