@@ -22,7 +22,7 @@ OF_VECTORS: tuple[Shape, ...] = (
 )  # fmt: skip
 """The best of large spaces of two bytes an element where sizes are promised: vectors along y.
 Element by element the first takes up to twice as long as others."""
-OF_VECTORS_ALONE: tuple[Shape, ...] = OF_VECTORS[1:2]
+OF_VECTORS_ALONE: Shape = (64, 128, 8)
 """The best of them where nothing is read as it is written: 43 µs for 52 of the first where 200
 channels become first, as long at other numbers (tests/benchmarks/gpu_tiles.py, on an H200)."""
 OF_BYTES: tuple[Shape, ...] = ((64, 64, 8), (64, 128, 8), (32, 128, 8), (32, 64, 4))
@@ -110,7 +110,7 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
     is_large = points >= LARGE_POINTS
     order = GROUP if is_large else 1
     whole = _whole_rows(facts, tile) if is_large else []
-    is_crossed_alone = not _is_read_along_rows(facts)
+    is_alone = not _is_read_along_rows(facts)
     elements = _fitting(tile, SQUARES)
     vectors, of_bytes = elements, list[Shape]()
     if is_large and facts.is_of_bytes:
@@ -118,11 +118,10 @@ def _squares(facts: Facts, tile: Tile) -> Iterator[Schedule]:
         if OF_BYTES[0] in elements:
             vectors = [*dict.fromkeys((OF_BYTES[0], *elements))]
     elif is_large and facts.itemsize == 2:
-        best = OF_VECTORS_ALONE if is_crossed_alone else OF_VECTORS[:1]
-        vectors = _fitting(tile, tuple(dict.fromkeys((*best, *OF_VECTORS))))
-        if whole and (is_crossed_alone or not facts.is_divisible_in_part):
+        vectors = _fitting(tile, (OF_VECTORS_ALONE, *OF_VECTORS) if is_alone else OF_VECTORS)
+        if whole and (is_alone or not facts.is_divisible_in_part):
             vectors = whole
-    if is_crossed_alone:
+    if is_alone:
         elements = [*dict.fromkeys((*whole[:1], *elements))]
     worded: list[Shape] = []
     if facts.tile_word and columns >= LONG_ROW and points >= WORDED_POINTS:

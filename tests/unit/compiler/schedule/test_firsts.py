@@ -398,10 +398,16 @@ def test_a_tile_that_is_best_of_vectors_is_first_where_there_are_some(
     assert bool(first["divisible"]) == (tile == (64, 64, 4))
 
 
-@pytest.mark.parametrize(("columns", "is_grouped"), [(35, False), (128, False), (520, True)])
-def test_programs_of_a_narrow_space_are_in_no_groups(columns: int, *, is_grouped: bool) -> None:
+@pytest.mark.parametrize(
+    ("columns", "x", "is_grouped"),
+    [(35, 64, False), (128, 128, False), (200, 256, False), (260, 64, True), (520, 64, True)],
+)
+def test_programs_of_a_narrow_space_are_in_no_groups(
+    columns: int, x: int, *, is_grouped: bool
+) -> None:
     kernel = parse_kernel(NARROW_ADD)
     first = firsts(kernel, TARGET, named(kernel, (128_256, columns)))[0]
+    assert first["x"] == x
     assert (first.get("order", 0) > 1) == is_grouped
 
 
