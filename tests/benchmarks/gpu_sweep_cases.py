@@ -125,7 +125,7 @@ def _all_apart(sweep: Sweep, sizes: Sizes, *, like: Sizes) -> Sizes:
     for place, size in enumerate(found[:-1]):
         if _equal_sizes(sweep, found) == expected:
             break
-        found = _all_different((*found[:place], size - size // 16, *found[place + 1 :]))
+        found = _all_different((*found[:place], size - max(size // 16, 1), *found[place + 1 :]))
     return found
 
 

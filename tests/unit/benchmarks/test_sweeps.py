@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.benchmarks import cpu_sweep_cases, gpu_sweep_cases
 from tests.benchmarks import sweep_functions as of
+from tests.benchmarks.deployed_functions import WINDOW
 from tests.benchmarks.gpu_numerics import as_tuple
 from tests.benchmarks.gpu_sweep_cases import (
     FUNCTIONS,
@@ -104,6 +105,12 @@ def test_twice_a_size_is_no_other_size_where_a_sweep_is_captured() -> None:
     assert 2 * hint[2] == hint[3]
     ((_, _, height, width),) = starts_for_tuning(sweep, "a")
     assert 2 * height != width
+
+
+def test_no_size_is_one_that_stays_the_same_where_a_sweep_is_captured() -> None:
+    (windows,) = (each for each in sweeps_of("a", "deployed") if each.name == "joined_windows")
+    (start,) = starts_for_tuning(windows.at_most(1), "a")
+    assert WINDOW not in start
 
 
 def test_a_measured_power_of_two_is_tuned_at_half_its_rows() -> None:
