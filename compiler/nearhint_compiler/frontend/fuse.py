@@ -12,8 +12,9 @@ First producers join their consumers, then siblings that share an input join eac
 what is computed again where a join takes its parts. Then pointwise groups that nothing needs in
 memory are inlined where they are read, if recomputing is cheap; what reduces rows joins a reader
 that takes elements elsewhere in the same rows, or leaves what is computed of the rows and of their
-totals to one that takes them in another order; and groups that are not worth a launch go back to
-being opaque. `attempts` fuses a graph with some of its loops otherwise.
+totals to all that take it, if they read no more for it than they would of the results; and groups
+that are not worth a launch go back to being opaque. `attempts` fuses a graph with some of its loops
+otherwise.
 """
 
 from __future__ import annotations
@@ -68,6 +69,18 @@ class Fused:
     graph: Graph
     groups: tuple[Group, ...]
     inlined: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What a group takes of another's elements, and the nodes that compute it again there, if any.
+
+    They read `source_bytes` of memory for an element.
+    """
+
+    wanted: frozenset[int]
+    nodes: frozenset[int]
+    source_bytes: int
 
 
 @dataclass
@@ -318,10 +331,11 @@ class Fusion:
     def _left_to_readers(
         self, inlined: dict[int, set[int]], gone: Collection[int], needed: set[int]
     ) -> frozenset[int]:
-        """What reduces rows leaves to its one reader what is computed of them and of the totals.
+        """What reduces rows leaves to its readers what is computed of them and of the totals.
 
-        The reader takes it elsewhere, or in another order, and so from memory: there are the rows
-        already, and they are no wider. Returns the nodes that are computed where they are read.
+        They take it elsewhere, in another order or after other totals, and so from memory: there
+        are the rows already, and they are no wider. Returns the nodes that are computed where they
+        are read.
         """
         found: set[int] = set()
         readers = self._readers()
@@ -329,21 +343,43 @@ class Fusion:
             if unit not in self.spaces:
                 continue  # it was joined with what it reads
             into = _takers(unit, readers, gone)
-            if self.spaces[unit].reduced_dims and len(into) == 1 and not self._is_table(unit):
+            if not self.spaces[unit].reduced_dims or self._is_table(unit):
+                continue
+            again = {reader: self._computed_again(unit, reader, inlined) for reader in into}
+            if len(into) == 1:
                 (reader,) = into
-                again, is_smaller = self._computed_again(unit, reader, inlined[reader])
-                if again and self._try_rejoin(unit, reader, again, inlined, gone):
-                    found |= again - needed
+                nodes = again[reader].nodes
+                if nodes and self._try_rejoin(unit, reader, nodes, inlined, gone):
+                    found |= nodes - needed
                     readers = self._readers()
                     continue
-                left = again if is_smaller and not again & needed else frozenset[int]()
-                kept = self._without(unit, left)
-                if not is_worth_a_launch(self.graph, kept, inlined[unit]):
-                    continue  # what runs as it is takes its arguments from memory
-                found |= left
-                inlined[reader] |= left
-                self.units.members[unit] = kept
+            left = self._left_by(unit, again, needed)
+            kept = self._without(unit, left)
+            if not is_worth_a_launch(self.graph, kept, inlined[unit]):
+                continue  # what runs as it is takes its arguments from memory
+            found |= left
+            for reader, each in again.items():
+                inlined[reader] |= each.nodes & left
+            self.units.members[unit] = kept
         return frozenset(found)
+
+    def _left_by(
+        self, unit: int, again: Mapping[int, Again], needed: Collection[int]
+    ) -> frozenset[int]:
+        """What a unit leaves to all who take its elements, if they read no more bytes for it."""
+        taking = [each for each in again.values() if each.wanted]
+        left = frozenset[int]().union(*(each.nodes for each in taking))
+        if not all(each.nodes for each in taking) or not left.isdisjoint(needed):
+            return frozenset()
+        stored = frozenset[int]().union(*(each.wanted for each in taking))
+        moved = [stored, *(each.wanted for each in taking)]
+        is_less = sum(each.source_bytes for each in taking) < sum(map(self._bytes_of, moved))
+        return left if is_less else frozenset()
+
+    def _bytes_of(self, nodes: Collection[int]) -> int:
+        """How many bytes an element of each of the nodes' results takes."""
+        graph = self.graph
+        return sum(DTYPES[graph.tensor(graph.starts[node]).dtype] for node in nodes)
 
     def _try_rejoin(
         self,
@@ -403,13 +439,13 @@ class Fusion:
         return True
 
     def _computed_again(
-        self, unit: int, reader: int, inlined: Collection[int]
-    ) -> tuple[frozenset[int], bool]:
-        """The members that `reader` can compute again, and if it reads less so than the result."""
+        self, unit: int, reader: int, inlined: Mapping[int, Collection[int]]
+    ) -> Again:
+        """What of `unit` a reader takes whole, and can compute again."""
         graph, space, members = self.graph, self.spaces[unit], self.units.members
         read = {
             graph.producers[graph.root(each.value)]
-            for node in (*members.get(reader, ()), *inlined)
+            for node in (*members.get(reader, ()), *inlined[reader])
             for each in graph.loops[node].reads
         }
         wanted = {node for node in read.intersection(members[unit]) if self._is_whole(node, space)}
@@ -424,18 +460,17 @@ class Fusion:
             for each in graph.loops[node].reads:
                 root = graph.root(each.value)
                 maker = graph.producers[root]
-                if maker in members[unit] and self._is_whole(maker, space):
+                is_member = maker in members[unit]
+                if maker in inlined[unit] or (is_member and self._is_whole(maker, space)):
                     stack.append(maker)
-                elif maker not in members[unit] and _varies(graph.loops[node], each):
+                elif not is_member and _varies(graph.loops[node], each):
                     sources.add((root, each.dims, each.windows))
-        if not is_light(graph, found):
-            return frozenset(), False
-        if not all(graph.loops[node].is_pointwise for node in found):
-            return frozenset(), False
-        result_bytes = sum(DTYPES[graph.tensor(graph.starts[node]).dtype] for node in wanted)
+        is_possible = is_light(graph, found) and all(
+            graph.loops[node].is_pointwise for node in found
+        )
+        nodes = frozenset(found) if is_possible else frozenset[int]()
         source_bytes = sum(DTYPES[graph.tensor(root).dtype] for root, *_ in sources)
-        is_cuda = graph.tensor(graph.starts[unit]).device == "cuda"
-        return frozenset(found), is_cuda and source_bytes < 2 * result_bytes
+        return Again(frozenset(wanted), nodes, source_bytes)
 
     def _is_whole(self, node: int, space: Space) -> bool:
         """Whether a member has an element for each point of its space, and not one a row."""

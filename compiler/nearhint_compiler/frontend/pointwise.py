@@ -214,6 +214,12 @@ _POWERS: Mapping[float, Body] = {
 """Exponents that eager computes exactly as well, and the chains that give the same."""
 
 
+def is_short_power(exponent: Arg) -> bool:
+    """Whether a power by this number is a few products, a root or a quotient."""
+    number = exponent.value if isinstance(exponent, Int) else exponent
+    return isinstance(number, (int, float)) and number in _POWERS
+
+
 def _where(call: Call) -> Loops:
     call.bind(("condition", "self", "other"), {})
     shape, dtype = call.out.shape, call.out.dtype

@@ -10,6 +10,7 @@ from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.lookups import LOOKUPS
 from nearhint_compiler.frontend.loops import Read
 from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.pointwise import is_short_power
 from nearhint_rules import expr as ex
 
 CHEAP_NODES = 6
@@ -102,7 +103,7 @@ def is_cheap(
     if copies == 1 and not broadcast:
         return True
     readers = {graph.program.nodes[node].op for node in into}
-    heavy = [_family(graph, node) for node in nodes if _family(graph, node) in HEAVY]
+    heavy = [_family(graph, node) for node in nodes if _is_heavy(graph, node)]
     if copies == 1 and graph.tensor(graph.starts[nodes[0]]).device == "cuda":
         if readers <= MOVES:
             return True
@@ -116,7 +117,14 @@ def is_cheap(
 
 def is_light(graph: Graph, nodes: Collection[int]) -> bool:
     """Whether computing `nodes` again at a few more points of a row costs little."""
-    return len(nodes) <= PART_NODES and all(_family(graph, node) not in HEAVY for node in nodes)
+    return len(nodes) <= PART_NODES and not any(_is_heavy(graph, node) for node in nodes)
+
+
+def _is_heavy(graph: Graph, node: int) -> bool:
+    made = graph.program.nodes[node]
+    return _family(graph, node) in HEAVY and not (
+        made.op == "aten.pow.Tensor_Scalar" and is_short_power(made.args[1])
+    )
 
 
 def _family(graph: Graph, node: int) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from tests.unit.compiler.frontend.drawing import drawn
 from tests.unit.compiler.frontend.running import check, launched_nodes
 from torch import Tensor
+
+from nearhint_compiler.pipeline import Lowered
+from nearhint_rules import expr as ex
+from nearhint_rules.plan import Launch
 
 
 def heads_first(keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,3 +57,58 @@ def test_what_two_slices_share_is_computed_where_it_is_read_on_a_gpu(
     assert len(launched_nodes(lowered)) == kernels
     both = check(lambda x: torch.cat((x.exp(), x.exp() * 2)), drawn(9, 16), target_kind="cuda")
     assert len(launched_nodes(both)) == 1
+
+
+def by_columns(values: Tensor) -> Tensor:
+    """Columns by how large each is beside the others, of (rows, columns)."""
+    sizes = values.square().sum(0).sqrt()
+    return values * (sizes / (sizes.mean() + 1e-6))
+
+
+def by_rows_and_columns(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Over the roots of means by row and by column, and of all of that."""
+    squares = values.square() + 1e-6
+    rows, columns = squares.mean(1), squares.mean(0)
+    scaled = values * torch.rsqrt(rows / rows.mean())[:, None] * torch.rsqrt(columns)
+    return scaled / scaled.square().mean().sqrt().clamp(min=1.0), columns
+
+
+def written(lowered: Lowered) -> int:
+    """How many elements of memory the Kernels of a Plan write."""
+    launches = (step for step in lowered.plan.steps if isinstance(step, Launch))
+    outputs = (output for step in launches for output in step.outputs)
+    return sum(ex.evaluate(ex.product(output.shape), {}) for output in outputs)
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("function", "totals"), [(by_columns, 72 + 1), (by_rows_and_columns, 80 + 1 + 2 * 72)]
+)
+def test_elements_are_computed_again_after_the_totals_of_their_rows_and_columns(
+    function: Callable[[Tensor], Any], totals: int, target_kind: str
+) -> None:
+    def of_halves(x: Tensor) -> Any:
+        return function(x.float())
+
+    x = drawn(80, 72, dtype=torch.bfloat16)
+    lowered = check(of_halves, x, dynamic=False, target_kind=target_kind)
+    assert written(lowered) == 80 * 72 + totals
+    check(of_halves, x, target_kind=target_kind)
+
+
+@pytest.mark.parametrize(
+    ("made", "is_stored"),
+    [
+        (lambda x, y: x**3 + y[0], False),
+        (lambda x, y: x.exp(), True),  # it is heavy
+        (lambda x, y: x.abs() ** 2.5, True),
+        (lambda x, y: x * y, True),  # it would be read from twice as much
+    ],
+)
+def test_what_is_heavy_or_wider_before_it_is_computed_is_stored(
+    made: Callable[[Tensor, Tensor], Tensor], is_stored: bool
+) -> None:
+    lowered = check(
+        lambda x, y: by_columns(made(x, y)), drawn(80, 72), drawn(80, 72, seed=1), dynamic=False
+    )
+    assert written(lowered) == (1 + is_stored) * 80 * 72 + 72 + 1
