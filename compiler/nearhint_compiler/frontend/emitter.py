@@ -63,6 +63,12 @@ def constant_value(constant: ir.Const) -> float:
     return float(struct.unpack("<f", struct.pack("<I", constant.bits))[0])
 
 
+def _integer(dtype: str, bits: int) -> int:
+    """The integer that the bits of a constant stand for."""
+    pattern, unsigned = _PACK[dtype]
+    return int(struct.unpack(pattern, struct.pack(unsigned, bits))[0])
+
+
 def nearest(dtype: str, value: float) -> float:
     """The number of a low precision that is nearest to an f32; ties to even.
 
@@ -211,8 +217,22 @@ class Emitter:
         return self.emit(node, result)
 
     def position(self, value: Value) -> Expr | None:
-        """The expression that an i64 value is, if it is one of positions and sizes alone."""
-        return ir.place_of(self.body[value.node])
+        """The expression that an integer is, if it is one of positions and sizes alone.
+
+        One of less than 64 bits is so where these hold it.
+        """
+        match self.body[value.node]:
+            case ir.Op("cast", dtype, (inner,)) if dtype in INTEGERS:
+                found, values = ir.place_of(self.body[inner]), 1 << 8 * DTYPES[dtype]
+                least = 0 if dtype == "u8" else -(values >> 1)
+                is_held = found is not None and ix.is_within(
+                    ex.sub(found, least), ex.Int(values), self.ranges
+                )
+                return found if is_held else None
+            case ir.Const(dtype, bits) if dtype in INTEGERS:
+                return ex.Int(_integer(dtype, bits))
+            case node:
+                return ir.place_of(node)
 
     def _known(self, name: str, operands: Sequence[Value]) -> Value | None:
         """What an op is without being computed: one of its operands, or what a comparison says."""
@@ -229,6 +249,10 @@ class Emitter:
                 return operands[0 if bits else 1]
             case "or", [_, ir.Const("bool", bits)]:
                 return operands[1 if bits else 0]
+            case "and", [_, ir.Const(dtype, bits)] if dtype in INTEGERS:
+                place = self.position(operands[0])
+                is_within = place is not None and ix.is_within(place, ex.Int(bits + 1), self.ranges)
+                return operands[0] if is_within and bits & bits + 1 == 0 else None
             case "add", [ir.Const("i64", 0), _]:
                 return operands[1]
             case "add" | "sub", [_, ir.Const("i64", 0)]:

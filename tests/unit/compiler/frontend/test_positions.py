@@ -95,3 +95,31 @@ def test_a_triangle_is_one_comparison() -> None:
     lowered = check(triangle, torch.randn(7, 7))
     assert_lowering_is_right(lowered)
     assert sorted(computed(lowered)) == ["le", "not", "where"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_shifts_by_positions_that_a_word_has_are_not_guarded(dtype: torch.dtype) -> None:
+    """Eight numbers of four bits in a word, as GPTQ packs them."""
+
+    def unpacked(words: Tensor) -> Tensor:
+        shifts = torch.arange(0, 32, 4, dtype=dtype)
+        return words.to(dtype)[:, None] >> shifts[:, None] & 15
+
+    words = torch.randint(-(2**31), 2**31 - 1, (9, 16), generator=torch.Generator().manual_seed(3))
+    lowered = check(unpacked, words.to(torch.int32))
+    assert_lowering_is_right(lowered)
+    assert sorted(set(computed(lowered))) == ["and", "cast", "shr"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_shifts_by_positions_that_may_be_beyond_a_word_are_guarded(dtype: torch.dtype) -> None:
+    def shifted(words: Tensor) -> Tensor:
+        return words >> torch.arange(words.shape[1], dtype=words.dtype)
+
+    words = torch.arange(120).reshape(2, 60).to(dtype)
+    lowered = check(shifted, words)
+    assert_lowering_is_right(lowered)
+    assert {"where", "lt"} <= {*computed(lowered)}
+    few = check(lambda x: shifted(x[:, :8]), words)
+    assert_lowering_is_right(few)
+    assert "where" not in computed(few)
