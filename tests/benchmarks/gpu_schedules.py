@@ -94,14 +94,16 @@ def computed(call: Callable[[], object], outputs: Sequence[torch.Tensor]) -> lis
 
 
 def are_close(mine: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
-    """Whether places are equal, and numbers near each other."""
+    """Whether places are equal, and numbers near each other; those that are none, in one place."""
     for made, expected in zip(mine, theirs, strict=True):
         if not made.dtype.is_floating_point:
             if not torch.equal(made, expected):
                 return False
             continue
-        error = (made.double() - expected.double()).abs().max()
-        if not bool(error <= TOLERANCE * expected.double().abs().max()):
+        if not torch.equal(made.isnan(), expected.isnan()):
+            return False
+        error = (made.double() - expected.double()).abs().nan_to_num().max()
+        if not bool(error <= TOLERANCE * expected.double().abs().nan_to_num(posinf=0).max()):
             return False
     return True
 

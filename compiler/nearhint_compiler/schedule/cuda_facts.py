@@ -203,6 +203,16 @@ class Facts:
         return max(1, 16 // max(sizes, default=16))
 
     @property
+    def own_lanes(self) -> int:
+        """The same of what has an element for each of the row's; 0 if nothing has."""
+        sizes = [
+            access.itemsize
+            for access in self.accesses
+            if access.size_bytes >= prod(self.reduced) * access.itemsize
+        ]
+        return 16 // max(sizes, default=17)
+
+    @property
     def is_weighted(self) -> bool:
         """Whether rows share more loads along them, as weights, than they have of their own."""
         return self.row_loads > 2 * self.own_loads

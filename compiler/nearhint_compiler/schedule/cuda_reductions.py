@@ -119,7 +119,8 @@ def _with_runs(facts: Facts, schedules: Iterator[Schedule]) -> Iterator[Schedule
     yield from islice(schedules, 1)
     for each in schedules:
         lanes = min(facts.lanes, each.get("r", 1))
-        is_flat = each.family in WITH_RUNS and not (each.get("r1", 0) or facts.is_columns)
+        is_other = each.get("r1", 0) or each.get("runs", 0) or facts.is_columns
+        is_flat = each.family in WITH_RUNS and not is_other
         is_vector = each.get("words", 0) or not facts.is_dividing_useful or each["divisible"]
         if is_flat and is_vector and 1 < lanes <= facts.run:
             yield replace(each, options=(*each.options, ("runs", lanes)))

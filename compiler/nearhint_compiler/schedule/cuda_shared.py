@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from math import prod
 
@@ -75,6 +75,13 @@ few rows of wide elements that are walked twice, and stored: all threads of a pr
 24.6 million f32 scaled by their norm took 76 µs so, 95 by 256 programs of four warps or of eight
 with half as many elements, 57.6 million less than their largest 199 and 217 (on an H200,
 2026-11-h200-stored-totals.json)."""
+STORED_TOTALS: Mapping[bool, tuple[tuple[int, int, int], ...]] = {
+    True: ((8192, 16, 2), (4096, 8, 4)), False: ((2048, 4, 4), (4096, 8, 2)),
+}  # fmt: skip
+"""(elements, warps, programs a processor) of the same for one total of several loops, where sizes
+promise vectors and where not: a step of Adafactor over 6007 x 4096 in bf16 took 60 and 63 µs, 98 by
+256 programs of four warps, and over 70 001 x 257 77 and 85 for 179; over 3001 x 8191 103 and 114
+(on an H200, 2026-11-h200-stored-planes.json)."""
 READ_BYTES = 16 << 10
 """What a program has at least of a row that few share, if nothing is stored along it: of less, more
 time goes into bringing the parts together than is saved."""
@@ -145,6 +152,8 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
         is_stored = is_row and not is_read and facts.itemsize > 2
         if is_stored and STORED_STEPS * r * stored <= facts.length:
             yield from walked(facts, "split", r=r, splits=stored, warps=warps)
+        if rows == 1:
+            yield from _stored_total(facts)
         for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
             if splits < 2:
                 continue
@@ -205,6 +214,24 @@ def _shared_runs(facts: Facts, rows: int) -> Iterator[Schedule]:
     is_twice = facts.has_teams and not (facts.has_scan or facts.only_reads)
     if is_twice and facts.run_loads and splits * r <= facts.length:
         yield from islice(walked(facts, "split", r=r, splits=splits, warps=warps), 1)
+
+
+def _stored_total(facts: Facts) -> Iterator[Schedule]:
+    """Several loops that are walked twice for one total, and stored: all threads of a processor,
+    each of which reads once what a vector's neighbours share."""
+    lanes = facts.own_lanes
+    if len(facts.reduced) < 2 or facts.only_reads or facts.has_scan or not 1 < lanes <= facts.run:
+        return
+    for is_promised in (True, False) if facts.divisible else (False,):
+        for r, warps, held in STORED_TOTALS[is_promised]:
+            splits = held * facts.processors
+            blocks = {"x": 1, "r": r, "splits": splits, "warps": warps, "runs": lanes}
+            if STORED_STEPS * r * splits > facts.length:
+                continue
+            if is_promised:
+                yield facts.schedule("split", divisible=facts.divisible, **blocks)
+            elif facts.has_words(r):
+                yield facts.schedule("split", **blocks, words=1)
 
 
 def _shared_planes(facts: Facts, rows: int) -> Iterator[Schedule]:

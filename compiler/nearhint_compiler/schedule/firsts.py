@@ -78,8 +78,9 @@ def firsts(
 
     estimates = {each: seconds(each) for each in held}
     least = min(held, key=estimates.__getitem__)
-    # Estimates do not know that the steps of a scan wait for each other.
-    is_known = has_scans(kernel) and held[0].family == TEAMS
+    # Estimates know neither that the steps of a scan wait for each other nor what divisions take.
+    is_cut = target.kind == "cuda" and held[0].get("spaced", 0) > 0
+    is_known = is_cut or (has_scans(kernel) and held[0].family == TEAMS)
     best = held[0] if is_known or estimates[held[0]] <= better * estimates[least] else least
     known = default if target.kind == "cpu" else None
     if known is not None and seconds(known) <= better * estimates[best]:
@@ -174,6 +175,8 @@ def _offered(
             # know.
             offered = tuple(each for each in offered if each.family == first.family)
         offered = (first, *offered)
+    if not kernel.reduction and facts.tile is None:
+        offered = (*(each for each in offered if each.get("spaced", 0)), *offered)
     if kernel.reduction and (rows := preferred_tile(facts)) is not None:
         offered = (streamed(facts, rows), *offered)
     return offered

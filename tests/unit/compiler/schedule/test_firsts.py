@@ -580,3 +580,18 @@ def test_rows_that_share_many_weights_are_tiles_of_all_their_loops(
         assert first.family == "cuda.pointwise"
     else:
         assert (first["y"], first["x"], first["cuts"]) == tile
+
+
+def test_places_that_are_not_divided_come_first_where_a_guard_takes_the_division_away() -> None:
+    """Eight numbers of four bits in a word, less one of the word that eight columns share."""
+    unpacked = parse_kernel(
+        """(kernel (symbols k0 k1 k2) (pointwise k0 8 k1) (reduction)
+        (params (in i32) (in i32) (out f16)) (body (load 0 (+ (* k1 p0) p2)) (iota (* 4 p1))
+        (cast i32 1) (shr i32 0 2) (load 1 (+ (* k2 p0) (// p2 8))) (sub i32 3 4) (cast f16 5)
+        (store 2 (+ (* 8 k1 p0) (* k1 p1) p2) 6)))"""
+    )
+    sizes = {"k0": 528, "k1": 11_008, "k2": 1376}
+    first, *_ = firsts(unpacked, TARGET, sizes)
+    assert first["spaced"] and first["x"] == 2048
+    assert size_facts_hold(generate(unpacked, first, TARGET).guard, sizes)
+    assert not firsts(unpacked, TARGET, {**sizes, "k1": 11_007})[0].get("spaced", 0)

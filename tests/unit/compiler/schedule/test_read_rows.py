@@ -244,6 +244,36 @@ def test_a_total_and_what_is_scaled_by_it_keep_all_threads_busy(
     assert (2 * PROCESSORS in splits) == is_shared
 
 
+SCALED = parse_kernel(
+    """(kernel (symbols k0 k1) (pointwise) (reduction k0 k1)
+    (params (in bf16) (in f32) (in f32) (out bf16)) (body (load 0 (+ (* k1 r0) r1)) (cast f32 0)
+    (load 1 r0) (mul f32 1 2) (load 2 r1) (mul f32 3 4) (mul f32 5 5) (reduce sum f32 6)
+    (div f32 5 7) (cast bf16 8) (store 3 (+ (* k1 r0) r1) 9)))"""
+)
+"""A matrix by a number for each row and column, over the sum of its squares."""
+
+
+@pytest.mark.parametrize(("dims", "first"), [
+    ((6007, 4096), "r=8192 splits=264 warps=16 index=32 aligned=1 divisible=2 runs=8"),
+    ((70_001, 257), "r=2048 splits=528 warps=4 index=32 aligned=1 divisible=0 words=1 runs=8"),
+])  # fmt: skip
+def test_a_total_of_a_matrix_by_rows_and_columns_keeps_all_threads_busy(
+    dims: tuple[int, int], first: str
+) -> None:
+    sizes = dict(zip(SCALED.symbols, dims, strict=True))
+    found = firsts(SCALED, TARGET, sizes)[0]
+    assert str(found) == f"cuda.split x=1 {first}"
+    assert size_facts_hold(generate(SCALED, found, TARGET).guard, sizes)
+    held = [each for each in candidates(SCALED, TARGET, sizes) if each.get("runs", 0) == 8]
+    shapes = {(each["r"], each["splits"]) for each in held}
+    assert len(shapes) == (4 if dims[1] == 4096 else 2)
+
+
+def test_a_small_matrix_is_not_shared_by_all_threads() -> None:
+    sizes = {"k0": 1024, "k1": 64}
+    assert not [e for e in candidates(SCALED, TARGET, sizes) if e.get("runs", 0) == 8]
+
+
 @pytest.mark.parametrize(("images", "splits"), [(32, 11), (66, 5), (88, 4), (22, None), (89, None)])
 def test_norms_of_groups_are_shared_though_most_processors_have_one(
     images: int, splits: int | None
