@@ -592,6 +592,7 @@ def test_places_that_are_not_divided_come_first_where_a_guard_takes_the_division
     )
     sizes = {"k0": 528, "k1": 11_008, "k2": 1376}
     first, *_ = firsts(unpacked, TARGET, sizes)
-    assert first["spaced"] and first["x"] == 2048
+    assert first["spaced"]
+    assert first["x"] == 2048
     assert size_facts_hold(generate(unpacked, first, TARGET).guard, sizes)
     assert not firsts(unpacked, TARGET, {**sizes, "k1": 11_007})[0].get("spaced", 0)
