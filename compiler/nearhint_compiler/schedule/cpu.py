@@ -2,7 +2,7 @@
 
 Options of the families:
 
-    cpu.pointwise  axis lanes unroll block known          lanes along p{axis}; threads share blocks
+    cpu.pointwise  axis lanes unroll block known parted   lanes along p{axis}; threads share blocks
     cpu.tiles      axis lanes unroll across tile rows squares staged ahead
                                                           the same, for inputs along p{across}
     cpu.rows       axis lanes unroll short stash split beside interleaved
@@ -22,12 +22,13 @@ keeps costly values in memory; rows of at most `beside` elements (none, where it
 walked as many as there are lanes side by side, and what is done once a row is done for all of those
 at once; rows whose pieces lie between those of their neighbours are walked together where
 `interleaved` is 1; what rows have in common is computed once for a run of them where `known` is 1,
-in tables of `block` elements; `split` 1 lets all threads share one row where there are fewer rows
-than threads, which a `scan` forbids; what a column walks over is asked for `ahead` rows before it
-is read (not at all where it is not given); in panels, `least` rows of at most `length` elements, or
-up to `rows` shorter ones, are turned round at a time, and the `next` 1 are asked for meanwhile
-(`least` is `rows` and `next` 0 where they are not given). Each family may have `spaced` 1, for the
-kernel as `analysis.respace` cuts its loops, under its Guard.
+in tables of `block` elements; loops are parted where a join's parts meet, and each computes its own
+part alone, where `parted` is 1 (`codegen/c/parted.py`); `split` 1 lets all threads share one row
+where there are fewer rows than threads, which a `scan` forbids; what a column walks over is asked
+for `ahead` rows before it is read (not at all where it is not given); in panels, `least` rows of at
+most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the `next` 1
+are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given). Each family may
+have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -43,6 +44,7 @@ from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.narrow_sums import widened_terms
+from nearhint_compiler.analysis.parted import parted
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
@@ -194,6 +196,10 @@ def _element_space(
     shapes = [
         (best, *each) for each in ((first, 4), (second, 2), (first, 2), (second, 4), (first, 1))
     ]
+    if parted(kernel, best):
+        for width, unroll in ((first, 2), (second, 2), (first, 4), (second, 1)):
+            width, unroll = _bounded(kernel, best, dims, lanes=width, unroll=unroll)
+            yield _pointwise(best, lanes=width, unroll=unroll, parted=1)
     for axis, width, unroll in (*shapes, *((other, lanes, 2) for other in others[:1])):
         width, unroll = _bounded(kernel, axis, dims, lanes=width, unroll=unroll)
         yield _pointwise(axis, lanes=width, unroll=unroll)
@@ -489,8 +495,8 @@ def _schedule(family: str, **options: int) -> Schedule:
     return Schedule(family, tuple(options.items()))
 
 
-def _pointwise(variable: str, *, lanes: int, unroll: int, known: int = 0) -> Schedule:
-    axis, more = int(variable[1:]), {"known": known} if known else {}
+def _pointwise(variable: str, *, lanes: int, unroll: int, **more: int) -> Schedule:
+    axis = int(variable[1:])
     return _schedule("cpu.pointwise", axis=axis, lanes=lanes, unroll=unroll, block=1024, **more)
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.analysis.known import known_of
+from nearhint_compiler.analysis.parted import parted
 from nearhint_compiler.codegen.c.arg import ARG_ROWS
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.columns import write_columns
@@ -107,7 +108,12 @@ def _pointwise(writer: Writer, body: Body, schedule: Schedule) -> Expr:
         if known_bytes(body, known, schedule["block"]) > KNOWN_BYTES:
             raise InvalidSchedule(f"{len(known.kept)} tables of {schedule['block']} elements")
         return write_known(writer, body, known, copies=schedule["unroll"], block=schedule["block"])
-    return write_pointwise(writer, body, copies=schedule["unroll"], block=schedule["block"])
+    regions = parted(body.kernel, body.lane) if schedule.get("parted", 0) else ()
+    if schedule.get("parted", 0) and not regions:
+        raise InvalidSchedule("loops in which no parts of a join meet")
+    return write_pointwise(
+        writer, body, copies=schedule["unroll"], block=schedule["block"], regions=regions
+    )
 
 
 def _rows(writer: Writer, body: Body, schedule: Schedule) -> Expr:

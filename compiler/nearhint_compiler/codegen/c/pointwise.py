@@ -11,18 +11,22 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from nearhint_compiler.analysis.accesses import access
+from nearhint_compiler.analysis.parted import Region
 from nearhint_compiler.codegen.c.body import UNIFORM, Body, write_declarations
 from nearhint_compiler.codegen.c.entry import RUN, tasks
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.lanes import lane_loop
+from nearhint_compiler.codegen.c.parted import write_regions
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
 
-def write_pointwise(writer: Writer, body: Body, *, copies: int, block: int) -> Expr:
-    """Writes `run`; returns the number of tasks."""
+def write_pointwise(
+    writer: Writer, body: Body, *, copies: int, block: int, regions: Sequence[Region] = ()
+) -> Expr:
+    """Writes `run`; returns the number of tasks. Loops are parted as `regions` say."""
     kernel = body.kernel
     names = [f"p{number}" for number in range(len(kernel.pointwise))]
     outer = [name for name in names if name != body.lane]
@@ -40,8 +44,11 @@ def write_pointwise(writer: Writer, body: Body, *, copies: int, block: int) -> E
         body.write(writer, body.invariants(), UNIFORM)
         in_runs = bool(outer) and _only_moves(body)
         with (_runs if in_runs else _blocks)(writer, body, outer, block):
-            body.write(writer, once, UNIFORM)
-            lane_loop(writer, body, each, (), copies=copies, end="end")
+            if regions:
+                write_regions(writer, body, regions, copies=copies, end="end")
+            else:
+                body.write(writer, once, UNIFORM)
+                lane_loop(writer, body, each, (), copies=copies, end="end")
     outside = [
         extent for name, extent in zip(names, kernel.pointwise, strict=True) if name != body.lane
     ]

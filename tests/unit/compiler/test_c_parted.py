@@ -1,0 +1,217 @@
+"""Generated C for joins: where parts meet, loops are parted, and each part is computed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.compiler.native import (
+    LEVELS,
+    MACHINE,
+    WIDTHS,
+    Array,
+    check,
+    compile_kernel,
+    encode,
+)
+
+from nearhint_compiler.analysis.parted import parted
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import candidates, parse_schedule
+
+SCHEDULE = "cpu.pointwise axis={axis} lanes={lanes} unroll={unroll} block={block} parted=1"
+WAVES = """
+(kernel (symbols k0 k1)
+  (pointwise k0 (* 2 k1))
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (iota p1)
+    (iota k1)
+    (lt bool 0 1)
+    (load 0 p0)
+    (load 1 (min p1 (+ k1 -1)))
+    (mul f32 3 4)
+    (cos f32 5)
+    (load 1 (max 0 (+ p1 (* -1 k1))))
+    (mul f32 3 7)
+    (sin f32 8)
+    (where f32 2 6 9)
+    (store 2 (+ (* 2 k1 p0) p1) 10)))
+"""
+"""Cosines beside sines."""
+PADDED = """
+(kernel (symbols k0 k1 k2 k3 k4)
+  (pointwise (+ k0 k1 k2 -2) k4)
+  (reduction)
+  (params (in bf16) (in bool) (out f32) (out i64))
+  (body
+    (iota p0)
+    (iota (+ k0 -1))
+    (ge bool 0 1)
+    (iota (+ k0 k1 -1))
+    (lt bool 0 3)
+    (and bool 2 4)
+    (load 0 (+ (* k4 (max 0 (min (+ k1 -1) (+ p0 (* -1 k0) 1)))) p1))
+    (cast f32 6)
+    (load 1 k3)
+    (not bool 5)
+    (const f32 0x7fc00000)
+    (where f32 9 10 7)
+    (iota p1)
+    (const i64 0x7)
+    (gt bool 13 12)
+    (where f32 14 11 7)
+    (where f32 5 15 11)
+    (store 2 (+ (* k4 p0) p1) 16)
+    (cast i64 5)
+    (where i64 8 18 13)
+    (store 3 (+ (* k4 p0) p1) 19)))
+"""
+"""Rows before and behind, of which there may be none, and a join of seven columns and others."""
+ROLLED = """
+(kernel (symbols k0 k1 k2)
+  (pointwise (+ k0 3) (+ k1 k2))
+  (reduction)
+  (params (in i32) (out i32))
+  (body
+    (iota p1)
+    (iota k1)
+    (lt bool 0 1)
+    (iota p0)
+    (const i64 0x3)
+    (le bool 4 3)
+    (load 0 (+ (* (+ k1 k2) (+ k0 (min 2 p0))) k2 (min p1 (+ k1 -1))))
+    (load 0 (+ (* (+ k1 k2) (+ k0 (min 2 p0))) (max 0 (+ p1 (* -1 k1)))))
+    (where i32 2 6 7)
+    (load 0 (+ (* (+ k1 k2) (max 0 (+ p0 -3))) k2 (min p1 (+ k1 -1))))
+    (load 0 (+ (* (+ k1 k2) (max 0 (+ p0 -3))) (max 0 (+ p1 (* -1 k1)))))
+    (where i32 2 9 10)
+    (where i32 5 11 8)
+    (store 1 (+ (* (+ k1 k2) p0) p1) 12)))
+"""
+"""Both loops are parted, one of them by its lanes."""
+TRIANGLE = """
+(kernel (symbols k0 k1)
+  (pointwise k0 k1)
+  (reduction)
+  (params (in f32) (out f32))
+  (body
+    (iota p1)
+    (iota (+ p0 -2))
+    (le bool 0 1)
+    (load 0 (+ (* k1 p0) p1))
+    (const f32 0x0)
+    (where f32 2 3 4)
+    (store 1 (+ (* k1 p0) p1) 5)))
+"""
+"""Each row is parted elsewhere, the first two before they begin and some behind their end."""
+BOTH = """
+(kernel (symbols k0 k1)
+  (pointwise k0 (* 2 k1))
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (iota p1)
+    (iota k1)
+    (lt bool 0 1)
+    (iota k0)
+    (lt bool 0 3)
+    (load 0 p0)
+    (load 1 (min p1 (+ k1 -1)))
+    (where f32 2 5 6)
+    (where f32 4 7 5)
+    (store 2 (+ (* 2 k1 p0) p1) 8)))
+"""
+"""A place is compared with two sizes, either of which may be the larger."""
+SIZES: dict[str, Sequence[tuple[int, ...]]] = {
+    WAVES: [(1, 1), (5, 7), (2, 16), (3, 33), (2, 64), (1, 150)],
+    PADDED: [(1, 1, 1, 1, 1), (2, 1, 3, 1, 7), (1, 4, 2, 1, 8), (4, 3, 1, 1, 40), (2, 2, 2, 1, 9)],
+    ROLLED: [(1, 1, 1), (2, 5, 1), (1, 16, 16), (3, 1, 70), (4, 33, 31)],
+    BOTH: [(1, 1), (5, 40), (40, 5)],
+    TRIANGLE: [(1, 1), (2, 9), (40, 5), (7, 40), (70, 67)],
+}
+"""The ends of parts before, within and behind vectors, steps and blocks."""
+
+
+def drawn(text: str, dims: Sequence[int]) -> list[Array]:
+    random = np.random.default_rng(0)
+    if text in (WAVES, BOTH):
+        return [random.uniform(-9, 9, count).astype(np.float32) for count in dims]
+    if text is PADDED:
+        return [encode("bf16", random.uniform(-9, 9, dims[1] * dims[4])), np.ones(2, np.uint8)]
+    if text is ROLLED:
+        return [random.integers(-99, 99, (dims[0] + 3) * (dims[1] + dims[2]), np.int32)]
+    return [random.uniform(-9, 9, dims[0] * dims[1]).astype(np.float32)]
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize("text", SIZES)
+def test_each_element_is_of_its_part(level: str, lanes: int, text: str, tmp_path: Path) -> None:
+    kernel = parse_kernel(text)
+    for axis, unroll, block in ((1, 2, 48), (0, 1, 1024)):
+        schedule = parse_schedule(
+            SCHEDULE.format(axis=axis, lanes=lanes, unroll=unroll, block=block)
+        )
+        if not parted(kernel, f"p{axis}"):
+            continue
+        native = compile_kernel(kernel, schedule, tmp_path, at=LEVELS[level])
+        for dims in SIZES[text]:
+            for threads in (1, 3):
+                check(native, dims, drawn(text, dims), threads=threads)
+
+
+def generated(text: str, *, axis: int = 1) -> str:
+    schedule = parse_schedule(SCHEDULE.format(axis=axis, lanes=8, unroll=1, block=1024))
+    source = generate(parse_kernel(text), schedule, MACHINE).source
+    return source[source.index("static void run(") :]
+
+
+def test_a_part_is_computed_where_it_is_taken_and_read_in_full_vectors() -> None:
+    """A full vector's and a tail's."""
+    source = generated(WAVES)
+    before, after = source.split("p1 = stop;", 1)
+    assert before.count("= cos_f32(") == after.count("= sin_f32(") == 2
+    assert "sin_f32(" not in before
+    assert "cos_f32(" not in after
+    assert not any(name in source for name in ("least(k1 + -1", "load_within", "sel_f32"))
+
+
+def test_parts_of_a_loop_that_lanes_do_not_run_along_are_branches() -> None:
+    source = generated(WAVES, axis=0)
+    assert source.count("if (p1 < k1)") == source.count("if (p1 >= k1)") == 1
+    assert source.count("= cos_f32(") == source.count("= sin_f32(") == 2
+
+
+def test_a_comparison_whose_place_among_others_is_not_proved_stays() -> None:
+    """Of two, the second may be before or behind the first."""
+    kernel = parse_kernel(BOTH)
+    (region,) = parted(kernel, "p1")
+    assert len(region.along) == 2
+    assert all(4 in each.places for each in region.along)
+
+
+def test_a_join_is_parted_first() -> None:
+    kernel = parse_kernel(WAVES)
+    found = candidates(kernel, MACHINE, {"k0": 1000, "k1": 100})
+    assert found[0]["parted"] == 1
+    assert any("parted" not in dict(each.options) for each in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WAVES.replace("(lt bool 0 1)", "(eq bool 0 1)"),
+        WAVES.replace("(iota p1)", "(iota (* 2 p1))"),
+        WAVES.replace("(iota p1)", "(iota (% p1 2))"),
+        WAVES.replace("(iota p1)", "(const i64 0x1)"),
+    ],
+)
+def test_what_is_compared_otherwise_parts_no_loop(text: str) -> None:
+    assert parted(parse_kernel(text), "p1") == ()
+    with pytest.raises(InvalidSchedule):
+        generated(text)
