@@ -71,9 +71,14 @@ def parted(kernel: ir.Kernel, lane: str) -> tuple[Region, ...]:
     loops = [f"p{number}" for number in range(len(kernel.pointwise))]
     found = [Region((), (Stretch(lane, None, None, kernel, _needed(kernel)),))]
     for variable in (*(name for name in loops if name != lane), lane):
-        found = [each for region in found for each in _in_region(region, variable, lane, loops)]
-    count = sum(len(region.along) for region in found)
-    return tuple(found) if 1 < count <= STRETCHES else ()
+        finer = [each for region in found for each in _in_region(region, variable, lane, loops)]
+        if _count(finer) <= STRETCHES:
+            found = finer
+    return tuple(found) if _count(found) > 1 else ()
+
+
+def _count(regions: Sequence[Region]) -> int:
+    return sum(len(region.along) for region in regions)
 
 
 def _in_region(region: Region, variable: str, lane: str, loops: Sequence[str]) -> Iterator[Region]:

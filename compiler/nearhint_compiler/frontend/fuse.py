@@ -32,10 +32,13 @@ from nearhint_compiler.frontend.units import Units
 from nearhint_compiler.frontend.worth import (
     WORK_LIMIT,
     Work,
+    are_parts,
     is_cheap,
     is_light,
     is_turned_for_rows,
+    is_whole,
     is_worth_a_launch,
+    taken_of_rows,
 )
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
@@ -75,12 +78,13 @@ class Fused:
 class Again:
     """What a group takes of another's elements, and the nodes that compute it again there, if any.
 
-    They read `source_bytes` of memory for an element.
+    They read `source_bytes` of memory for an element, which `is_once` taken at most.
     """
 
     wanted: frozenset[int]
     nodes: frozenset[int]
     source_bytes: int
+    is_once: bool
 
 
 @dataclass
@@ -156,7 +160,14 @@ class Fusion:
                 needed.isdisjoint(nodes)
                 and len(readers.get(unit, ())) == 1
                 and all(graph.program.nodes[node].op in JOINS for node in into)
-                and is_cheap(graph, nodes, copies=1, broadcast=True, into=into)
+                and is_cheap(
+                    graph,
+                    nodes,
+                    copies=1,
+                    broadcast=True,
+                    into=into,
+                    parted=self._are_parted(nodes, into),
+                )
             ):
                 found.add(unit)
         return found
@@ -277,9 +288,15 @@ class Fusion:
             copies = len(into)
             if self._is_read_once(unit, places):
                 copies, larger = 1, False
-            if is_cheap(graph, nodes, copies=copies, broadcast=larger, into=last) and work.takes(
-                unit, places
-            ):
+            is_again = is_cheap(
+                graph,
+                nodes,
+                copies=copies,
+                broadcast=larger,
+                into=last,
+                parted=copies == 1 and self._are_parted(nodes, last),
+            )
+            if is_again and work.takes(unit, places):
                 gone.add(unit)
                 for reader in into:
                     inlined[reader].update(nodes)
@@ -320,6 +337,21 @@ class Fusion:
         taken = ex.add(*(ex.mul(n, self.spaces[reader].numel) for reader, n in places.items()))
         return ix.is_nonnegative(ex.sub(self.spaces[unit].numel, taken), self.graph.ranges)
 
+    def _are_parted(self, nodes: Collection[int], into: Collection[int]) -> bool:
+        """Whether each element of `nodes` is computed once at most where `into` join them.
+
+        Loops are parted that walk the dims of a join themselves, and reduce nothing.
+        """
+        if not are_parts(self.graph, nodes, into):
+            return False
+        spaces = {node: self.spaces[self.units.unit_of[node]] for node in into}
+        places = [self.place(node, space) for node, space in spaces.items()]
+        return not any(space.reduced_dims for space in spaces.values()) and all(
+            isinstance(each, ex.Sym) or each == ex.ZERO
+            for place in places
+            for each in place or (ex.ONE,)
+        )
+
     def _is_table(self, unit: int) -> bool:
         """Whether some loop looks up elements of what a unit computes."""
         return not self._tables.isdisjoint(self.units.members[unit])
@@ -342,15 +374,15 @@ class Fusion:
         for unit in self.units.in_order(self.spaces.keys() - gone):
             if unit not in self.spaces:
                 continue  # it was joined with what it reads
-            into = _takers(unit, readers, gone)
             if not self.spaces[unit].reduced_dims or self._is_table(unit):
                 continue
-            again = {reader: self._computed_again(unit, reader, inlined) for reader in into}
-            if len(into) == 1:
-                (reader,) = into
-                nodes = again[reader].nodes
-                if nodes and self._try_rejoin(unit, reader, nodes, inlined, gone):
-                    found |= nodes - needed
+            into = sorted(_takers(unit, readers, gone))
+            taken = {reader: self._computed_again(unit, reader, inlined) for reader in into}
+            again = {reader: each for reader, each in taken.items() if each.wanted}
+            if len(again) == 1:
+                ((reader, only),) = again.items()
+                if only.nodes and self._try_rejoin(unit, reader, only.nodes, inlined, gone):
+                    found |= only.nodes - needed
                     readers = self._readers()
                     continue
             left = self._left_by(unit, again, needed)
@@ -366,14 +398,22 @@ class Fusion:
     def _left_by(
         self, unit: int, again: Mapping[int, Again], needed: Collection[int]
     ) -> frozenset[int]:
-        """What a unit leaves to all who take its elements, if they read no more bytes for it."""
-        taking = [each for each in again.values() if each.wanted]
-        left = frozenset[int]().union(*(each.nodes for each in taking))
-        if not all(each.nodes for each in taking) or not left.isdisjoint(needed):
+        """What a unit leaves to all who take its elements, if they read no more bytes for it.
+
+        On a CPU each reads no more than it would of the results, and no element twice.
+        """
+        left = frozenset[int]().union(*(each.nodes for each in again.values()))
+        if not all(each.nodes for each in again.values()) or not left.isdisjoint(needed):
             return frozenset()
-        stored = frozenset[int]().union(*(each.wanted for each in taking))
-        moved = [stored, *(each.wanted for each in taking)]
-        is_less = sum(each.source_bytes for each in taking) < sum(map(self._bytes_of, moved))
+        read = [self._bytes_of(each.wanted) for each in again.values()]
+        if self.graph.tensor(self.graph.starts[unit]).device == "cuda":
+            stored = self._bytes_of(frozenset[int]().union(*(e.wanted for e in again.values())))
+            is_less = sum(each.source_bytes for each in again.values()) < stored + sum(read)
+        else:
+            is_less = all(
+                each.is_once and each.source_bytes <= most
+                for each, most in zip(again.values(), read, strict=True)
+            )
         return left if is_less else frozenset()
 
     def _bytes_of(self, nodes: Collection[int]) -> int:
@@ -443,12 +483,7 @@ class Fusion:
     ) -> Again:
         """What of `unit` a reader takes whole, and can compute again."""
         graph, space, members = self.graph, self.spaces[unit], self.units.members
-        read = {
-            graph.producers[graph.root(each.value)]
-            for node in (*members.get(reader, ()), *inlined[reader])
-            for each in graph.loops[node].reads
-        }
-        wanted = {node for node in read.intersection(members[unit]) if self._is_whole(node, space)}
+        wanted = self._wanted(unit, reader, inlined[reader])
         found: set[int] = set()
         sources: set[tuple[int, tuple[int, ...], tuple[Window, ...]]] = set()
         stack = [*wanted]
@@ -461,7 +496,8 @@ class Fusion:
                 root = graph.root(each.value)
                 maker = graph.producers[root]
                 is_member = maker in members[unit]
-                if maker in inlined[unit] or (is_member and self._is_whole(maker, space)):
+                is_made = is_member and is_whole(graph, maker, space.numel)
+                if maker in inlined[unit] or is_made:
                     stack.append(maker)
                 elif not is_member and _varies(graph.loops[node], each):
                     sources.add((root, each.dims, each.windows))
@@ -470,12 +506,13 @@ class Fusion:
         )
         nodes = frozenset(found) if is_possible else frozenset[int]()
         source_bytes = sum(DTYPES[graph.tensor(root).dtype] for root, *_ in sources)
-        return Again(frozenset(wanted), nodes, source_bytes)
+        return Again(frozenset(wanted), nodes, source_bytes, all(wanted.values()))
 
-    def _is_whole(self, node: int, space: Space) -> bool:
-        """Whether a member has an element for each point of its space, and not one a row."""
-        loops = self.graph.loops[node]
-        return not loops.per_row and ex.product(loops.shape) == space.numel
+    def _wanted(self, unit: int, reader: int, inlined: Collection[int]) -> dict[int, bool]:
+        """The members of which a reader takes elements of rows, and if it takes each once."""
+        members, numel = self.units.members, self.spaces[unit].numel
+        reading = (*members.get(reader, ()), *inlined)
+        return taken_of_rows(self.graph, members[unit], reading, numel)
 
     def _without(self, unit: int, left: Collection[int]) -> list[int]:
         """A unit's members, less those of `left` that its others do not need."""

@@ -11,7 +11,9 @@ from nearhint_compiler.frontend.lookups import LOOKUPS
 from nearhint_compiler.frontend.loops import Read
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.pointwise import is_short_power
+from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
+from nearhint_rules.expr import Expr
 
 CHEAP_NODES = 6
 """Nodes that are computed again: not those that are made of positions and numbers alone."""
@@ -45,6 +47,9 @@ PARTS = 2
 cosines beside sines took 1.3 times as long from memory (`gpu_sweep --cases embedded_times`)."""
 MOVES = frozenset({"aten.constant_pad_nd.default", "aten.flip.default"})
 """Joins that read each element of their one input once, and what is beyond it seldom."""
+
+PARTED = frozenset({"aten.cat.default", "aten.stack.default", "aten.constant_pad_nd.default"})
+"""Joins that a CPU walks part by part (`analysis.parted`), if it walks their own dims."""
 
 CHOICES = frozenset({"aten.gather.default"})
 """Ops that read whole rows in a loop, and a few of their elements alone."""
@@ -89,12 +94,19 @@ class Work:
 
 
 def is_cheap(
-    graph: Graph, nodes: Sequence[int], *, copies: int, broadcast: bool, into: Collection[int]
+    graph: Graph,
+    nodes: Sequence[int],
+    *,
+    copies: int,
+    broadcast: bool,
+    into: Collection[int],
+    parted: bool = False,
 ) -> bool:
     """Whether recomputing `nodes` in `copies` places is no worse than storing their result.
 
     `broadcast` says that a place has another number of points, so that an element is computed
-    more than once there. `into` are the nodes that read the result.
+    more than once there. `into` are the nodes that read the result. If these are `parted`, each
+    element is computed once there at most.
     """
     if not all(graph.loops[node].is_pointwise for node in nodes):
         return False
@@ -110,9 +122,35 @@ def is_cheap(
         is_quick = len(heavy) == 1 and QUICK.issuperset(heavy)
         if is_quick or (readers <= JOINS.keys() and len(heavy) <= PARTS):
             heavy = []
+    if parted:
+        heavy = []
     is_part = copies == 1 and readers <= JOINS.keys()
     work = [node for node in nodes if graph.loops[node].reads]
     return not heavy and len(work) <= (PART_NODES if is_part else CHEAP_NODES)
+
+
+def are_parts(graph: Graph, nodes: Collection[int], into: Collection[int]) -> bool:
+    """Whether `into` are joins that a CPU may walk part by part, and that read `nodes` once each.
+
+    They are not read through joins that are parts themselves, which are not walked so.
+    """
+    ops = graph.program.nodes
+    if not PARTED.issuperset(ops[node].op for node in into) or not JOINS.keys().isdisjoint(
+        ops[node].op for node in nodes
+    ):
+        return False
+    if any(graph.tensor(graph.starts[node]).device != "cpu" for node in into):
+        return False
+    read: set[int] = set()
+    for each in (each for node in into for each in graph.loops[node].reads):
+        root = graph.root(each.value)
+        if graph.producers[root] not in nodes:
+            continue
+        have, wanted = (ex.product(graph.tensor(value).shape) for value in (root, each.value))
+        if root in read or not ix.is_nonnegative(ex.sub(have, wanted), graph.ranges):
+            return False
+        read.add(root)
+    return True
 
 
 def is_light(graph: Graph, nodes: Collection[int]) -> bool:
@@ -125,6 +163,30 @@ def _is_heavy(graph: Graph, node: int) -> bool:
     return _family(graph, node) in HEAVY and not (
         made.op == "aten.pow.Tensor_Scalar" and is_short_power(made.args[1])
     )
+
+
+def is_whole(graph: Graph, node: int, numel: Expr) -> bool:
+    """Whether a loop makes an element for each of `numel` points, and not one a row."""
+    loops = graph.loops[node]
+    return not loops.per_row and ex.product(loops.shape) == numel
+
+
+def taken_of_rows(
+    graph: Graph, made: Collection[int], reading: Collection[int], numel: Expr
+) -> dict[int, bool]:
+    """Of what is `made` at `numel` points of rows, what is read as such, and if each is read once.
+
+    A join reads each element of its parts once, and so does a loop that is no larger.
+    """
+    found: dict[int, bool] = {}
+    for node in reading:
+        fewer = ex.sub(numel, ex.product(graph.loops[node].shape))
+        is_once = graph.program.nodes[node].op in PARTED or ix.is_nonnegative(fewer, graph.ranges)
+        for read in graph.loops[node].reads:
+            maker = graph.producers[graph.root(read.value)]
+            if maker in made and is_whole(graph, maker, numel):
+                found[maker] = found.get(maker, True) and is_once
+    return found
 
 
 def _family(graph: Graph, node: int) -> str:

@@ -44,7 +44,6 @@ JOINED = {
     "join",
     "lower_triangle",
     "reversed_cumsum",
-    "embedded_times",
     "patches",
     "limited_routing",
     "moved_codes",

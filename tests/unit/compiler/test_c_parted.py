@@ -195,6 +195,22 @@ def test_a_comparison_whose_place_among_others_is_not_proved_stays() -> None:
     assert all(4 in each.places for each in region.along)
 
 
+def test_of_too_many_stretches_lanes_have_none_of_their_own() -> None:
+    """Nine parts along each of two loops: those of one are a stretch each."""
+    ends = [f"(iota p{loop}) (const i64 {end:#x})" for loop in (0, 1) for end in range(1, 9)]
+    body = ["(load 0 0)", *ends]
+    for count in range(16):
+        place = 1 + 2 * count
+        body.append(f"(lt bool {place} {place + 1})")
+    body += [f"(where f32 {33 + count} 0 {48 + count if count else 0})" for count in range(16)]
+    kernel = parse_kernel(
+        f"(kernel (symbols k0) (pointwise k0 k0) (reduction) (params (in f32) (out f32))"
+        f" (body {' '.join(body)} (store 1 (+ (* k0 p0) p1) 64)))"
+    )
+    regions = parted(kernel, "p1")
+    assert [len(region.along) for region in regions] == [1] * 9
+
+
 def test_a_join_is_parted_first() -> None:
     kernel = parse_kernel(WAVES)
     found = candidates(kernel, MACHINE, {"k0": 1000, "k1": 100})

@@ -183,15 +183,15 @@ def test_a_gpu_joins_few_heavy_parts_where_they_are_computed(parts: int, kernels
     assert len(lowered.kernels) == kernels
 
 
-@pytest.mark.parametrize(("target_kind", "kernels"), [("cuda", 1), ("cpu", 2)])
-def test_what_is_padded_is_computed_where_it_is_written(target_kind: str, kernels: int) -> None:
+@pytest.mark.parametrize("target_kind", ["cuda", "cpu"])
+def test_what_is_padded_is_computed_where_it_is_written(target_kind: str) -> None:
     """Each element once, whatever it costs, and what lies beside them seldom."""
     lowered = check(
         lambda x: functional.pad(functional.gelu(torch.sin(x)), (1, 2)),
         drawn(9, 80),
         target_kind=target_kind,
     )
-    assert len(launched_nodes(lowered)) == kernels
+    assert len(launched_nodes(lowered)) == 1
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -256,12 +256,14 @@ def test_rows_that_are_read_in_another_order_are_computed_there(name: str) -> No
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_rows_that_another_step_reads_are_stored_on_a_cpu(name: str) -> None:
-    function, kernels, _ = STORED[name]
+def test_rows_that_another_step_reads_are_stored_on_a_cpu_if_they_are_made_of_more(
+    name: str,
+) -> None:
+    function, kernels, is_stored = STORED[name]
     args = drawn(9, 5, 8), drawn(8), drawn(9, 1, 4), drawn(9, 1, 4)
     lowered = check(function, *args)
     assert (len(lowered.plan.steps) == 1) == (kernels == 1)
-    assert kernels == 1 or stores_rows(lowered)
+    assert kernels == 1 or stores_rows(lowered) == is_stored
 
 
 def chosen(x: Tensor, place: Tensor, dim: int = -1) -> Tensor:

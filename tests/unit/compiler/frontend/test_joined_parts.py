@@ -1,0 +1,88 @@
+"""What is computed where it is joined, or read again there: each element once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.unit.compiler.frontend.drawing import drawn
+from tests.unit.compiler.frontend.running import check
+from torch import Tensor
+
+from nearhint_compiler.ir import nodes as ir
+
+
+def angles(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    both = x[:, None] * y
+    return both.cos(), both.sin(), both.tan()
+
+
+@pytest.mark.parametrize(
+    ("function", "kernels"),
+    [
+        (lambda x, y: torch.cat(angles(x, y), -1), 1),
+        (lambda x, y: torch.stack(angles(x, y)), 1),
+        (lambda x, y: torch.cat(angles(x, y)[:2], -1) * y.repeat(2), 1),
+        (lambda x, y: torch.cat((angles(x, y)[0],) * 2, -1), 1),  # and a copy by the node itself
+        (lambda x, y: torch.cat(angles(x, y), -1).sum(-1), 2),  # no row is walked in parts
+        (lambda x, y: torch.stack(angles(x, y), -1).flatten(-2) * y.repeat(3), 1),
+        (
+            lambda x, y: torch.cat((torch.stack(angles(x, y), -1).flatten(-2), x[:, None]), -1) * 2,
+            2,
+        ),
+        (lambda x, y: torch.cat((angles(x, y)[0], y.sin().expand(9, -1)), -1), 2),
+    ],
+    ids=[
+        "cat",
+        "stack",
+        "scaled",
+        "twice",
+        "summed",
+        "between each other",
+        "in a part",
+        "expanded",
+    ],
+)
+def test_a_cpu_joins_heavy_parts_where_each_element_is_computed_once(
+    function: Callable[..., Tensor], kernels: int
+) -> None:
+    lowered = check(function, drawn(9), drawn(80), target_kind="cpu")
+    assert len(lowered.kernels) == kernels
+
+
+def scaled_by_sizes(x: Tensor, weight: Tensor) -> Tensor:
+    """Columns by how large each is beside the others of its image."""
+    values = x.float()
+    sizes = values.square().sum(1, keepdim=True).sqrt()
+    return values * (sizes / sizes.mean(-1, keepdim=True)) * weight
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_elements_are_read_again_as_narrow_as_they_are_where_totals_go_elsewhere_first(
+    target_kind: str,
+) -> None:
+    """Only the last of three Kernels takes elements; a quotient of a column is one for all rows."""
+    x = drawn(3, 9, 5).to(torch.float16)
+    lowered = check(scaled_by_sizes, x, drawn(5), target_kind=target_kind)
+    first, _, last = (each.kernel for each in lowered.kernels)
+    assert [param.role for param in first.params] == ["in", "out"]
+    assert [param.dtype for param in last.params][:2].count("f16") == 1
+    divisions = sum(isinstance(node, ir.Op) and node.name == "div" for node in last.body)
+    assert divisions == (target_kind == "cuda")
+
+
+def joined_behind_a_norm(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """A part of each row is normed, and what is behind it is not."""
+    size = weight.shape[0]
+    part = x[:, :size].float()
+    normed = part * torch.rsqrt(part.square().mean(-1, keepdim=True) + 1e-5) * weight
+    return torch.cat((normed, scale * x[:, size:]), -1)
+
+
+def test_a_normed_part_is_computed_where_it_is_joined_on_a_cpu() -> None:
+    """A norm of a part leaves one number a row."""
+    x = drawn(9, 20).to(torch.bfloat16)
+    lowered = check(joined_behind_a_norm, x, drawn(13), drawn(7))
+    assert len(lowered.kernels) == 2
+    assert [param.dtype for param in lowered.kernels[0].kernel.params] == ["bf16", "f32"]
