@@ -33,6 +33,7 @@ from nearhint_compiler.frontend.worth import (
     WORK_LIMIT,
     Work,
     are_parts,
+    has_jumps,
     is_cheap,
     is_light,
     is_turned_for_rows,
@@ -400,7 +401,8 @@ class Fusion:
     ) -> frozenset[int]:
         """What a unit leaves to all who take its elements, if they read no more bytes for it.
 
-        On a CPU each reads no more than it would of the results, and no element twice.
+        On a CPU each reads no more than it would of the results, no element twice, and nothing leaps
+        there that did not where its row is.
         """
         left = frozenset[int]().union(*(each.nodes for each in again.values()))
         if not all(each.nodes for each in again.values()) or not left.isdisjoint(needed):
@@ -410,7 +412,7 @@ class Fusion:
             stored = self._bytes_of(frozenset[int]().union(*(e.wanted for e in again.values())))
             is_less = sum(each.source_bytes for each in again.values()) < stored + sum(read)
         else:
-            is_less = all(
+            is_less = not has_jumps(self.graph, left) and all(
                 each.is_once and each.source_bytes <= most
                 for each, most in zip(again.values(), read, strict=True)
             )

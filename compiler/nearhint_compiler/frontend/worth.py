@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.lookups import LOOKUPS
@@ -36,6 +37,11 @@ HEAVY = frozenset(
     )
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""
+
+JUMPS = frozenset(
+    f"aten.{name}" for name in ("round", "floor", "ceil", "trunc", "frac", "remainder", "fmod")
+)
+"""Ops whose results leap, though they are floats."""
 
 QUICK = frozenset(
     f"aten.{name}" for name in ("exp", "exp2", "log", "log2", "sigmoid", "silu", "tanh")
@@ -187,6 +193,18 @@ def taken_of_rows(
             if maker in made and is_whole(graph, maker, numel):
                 found[maker] = found.get(maker, True) and is_once
     return found
+
+
+def has_jumps(graph: Graph, nodes: Collection[int]) -> bool:
+    """Whether something leaps where what it is made of moves by a digit, as roundings do.
+
+    A Kernel computes what it has jumps of with all digits that eager has (`analysis.jumps`), and
+    another one does not know of them.
+    """
+    kinds = (graph.tensor(graph.starts[node]).dtype for node in nodes)
+    return not JUMPS.isdisjoint(_family(graph, node) for node in nodes) or any(
+        dtypes.CATEGORY[kind] < dtypes.CATEGORY["f32"] for kind in kinds
+    )
 
 
 def _family(graph: Graph, node: int) -> str:

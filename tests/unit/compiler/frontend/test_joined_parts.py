@@ -11,6 +11,7 @@ from tests.unit.compiler.frontend.running import check
 from torch import Tensor
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_rules import expr as ex
 
 
 def angles(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -86,3 +87,35 @@ def test_a_normed_part_is_computed_where_it_is_joined_on_a_cpu() -> None:
     lowered = check(joined_behind_a_norm, x, drawn(13), drawn(7))
     assert len(lowered.kernels) == 2
     assert [param.dtype for param in lowered.kernels[0].kernel.params] == ["bf16", "f32"]
+
+
+def steps_of_rows(x: Tensor) -> Tensor:
+    """Rows in four bits, two in a byte."""
+    steps = (x / (x.abs().amax(-1, keepdim=True) / 15)).round()
+    return steps[:, ::2] + 16 * steps[:, 1::2]
+
+
+@pytest.mark.parametrize(
+    ("function", "is_stored"),
+    [
+        (steps_of_rows, True),
+        (lambda x: steps_of_rows(x).to(torch.int32), True),
+        (lambda x: (y := x / x.abs().amax(-1, keepdim=True))[:, ::2] + 16 * y[:, 1::2], False),
+    ],
+    ids=["rounded", "integers", "smooth"],
+)
+def test_what_is_rounded_to_steps_is_so_where_its_row_is_known_on_a_cpu(
+    function: Callable[[Tensor], Tensor], is_stored: bool
+) -> None:
+    """Half a digit of a row's number is a whole step of some elements."""
+    lowered = check(function, drawn(9, 20), dynamic=False)
+    stores_rows = [
+        any(
+            isinstance(node, ir.Store)
+            and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
+            for node in each.kernel.body
+        )
+        for each in lowered.kernels
+        if each.kernel.reduction
+    ]
+    assert stores_rows == [is_stored]
