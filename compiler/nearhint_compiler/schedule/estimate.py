@@ -19,6 +19,7 @@ from math import ceil, prod
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.online import SHARED, WALKED, depth_of, walks_of
+from nearhint_compiler.analysis.parted import parted
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.analysis.strides import Access, accesses
@@ -317,8 +318,11 @@ def _on_cpu(kernel: ir.Kernel, schedule: Schedule, dims: Sizes, *, threads: int)
     once = known.positions if known else ()
     if known and known.are_neighbours:
         vectors = 1 / lanes
-    operations = sum(
-        isinstance(node, ir.Op) and place not in once for place, node in enumerate(kernel.body)
+    regions = parted(kernel, lane) if schedule.get("parted", 0) else ()
+    computed = [stretch.places for region in regions for stretch in region.along]
+    operations = max(
+        sum(isinstance(kernel.body[place], ir.Op) for place in places.difference(once))
+        for places in computed or [frozenset(range(len(kernel.body)))]
     )
     steps = points * vectors * max(1, operations) / 4
     moved = 0.0

@@ -22,6 +22,8 @@ from nearhint_compiler.codegen import generate
 from nearhint_compiler.errors import InvalidSchedule
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates, parse_schedule
+from nearhint_compiler.schedule.choice import QUICK, choose
+from nearhint_compiler.schedule.estimate import estimate
 
 SCHEDULE = "cpu.pointwise axis={axis} lanes={lanes} unroll={unroll} block={block} parted=1"
 WAVES = """
@@ -216,6 +218,17 @@ def test_a_join_is_parted_first() -> None:
     found = candidates(kernel, MACHINE, {"k0": 1000, "k1": 100})
     assert found[0]["parted"] == 1
     assert any("parted" not in dict(each.options) for each in found)
+
+
+def test_what_is_parted_is_expected_to_take_less_and_is_another_kind() -> None:
+    """A quick search tries both."""
+    kernel, dims = parse_kernel(WAVES), {"k0": 1000, "k1": 100}
+    of_part = parse_schedule(SCHEDULE.format(axis=1, lanes=1, unroll=2, block=1024))
+    of_all = parse_schedule(str(of_part).replace(" parted=1", ""))
+    taken = [estimate(kernel, each, MACHINE, dims).seconds for each in (of_part, of_all)]
+    assert taken[0] < taken[1]
+    quick = choose(kernel, MACHINE, dims, effort=QUICK).schedules
+    assert {each.get("parted", 0) for each in quick} == {0, 1}
 
 
 @pytest.mark.parametrize(
