@@ -20,11 +20,12 @@ otherwise.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from nearhint_compiler.frontend.indices import output_index, read_index
 from nearhint_compiler.frontend.joins import JOINS
-from nearhint_compiler.frontend.loops import BROADCAST, LOOKED_UP, Loops, Read, Window
+from nearhint_compiler.frontend.loops import Loops, Read, Window
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
@@ -401,8 +402,8 @@ class Fusion:
     ) -> frozenset[int]:
         """What a unit leaves to all who take its elements, if they read no more bytes for it.
 
-        On a CPU each reads no more than it would of the results, no element twice, and nothing leaps
-        there that did not where its row is.
+        On a CPU each reads no more than it would of the results, no element twice, and what leaps
+        stays where its row is.
         """
         left = frozenset[int]().union(*(each.nodes for each in again.values()))
         if not all(each.nodes for each in again.values()) or not left.isdisjoint(needed):
@@ -561,42 +562,6 @@ class Fusion:
             values.extend(node.inputs)
         found = {graph.producers[graph.root(value)] for value in values}
         return found | graph.unmovable
-
-
-def read_index(
-    graph: Graph,
-    read: Read,
-    index: tuple[Expr, ...],
-    ranges: ix.Ranges,
-    places: Sequence[Expr] = (),
-) -> tuple[Expr, ...]:
-    """The index into a read value at a point of the reading loop, and where `places` say."""
-    named = iter(places)
-    found = [
-        ex.ZERO if dim == BROADCAST else next(named) if dim == LOOKED_UP else index[dim]
-        for dim in read.dims
-    ]
-    for window in read.windows:
-        found[window.dim] = ix.simplify(window.at(found[window.dim]), ranges)
-    if read.shape is not None:
-        return ix.reindex(found, read.shape, graph.tensor(read.value).shape, ranges)
-    return tuple(found)
-
-
-def output_index(
-    graph: Graph, value: int, space: Space, place: tuple[Expr, ...] | None
-) -> tuple[Expr, ...] | None:
-    """The index into an output of the element that a member computes at the current point."""
-    node = graph.producers[value]
-    loops: Loops = graph.loops[node]
-    shape = graph.tensor(value).shape
-    if value - graph.starts[node] in loops.per_row:
-        return space.at(space.kept_dims, shape, graph.ranges)
-    if place is not None and loops.order:
-        return tuple(place[loops.order.index(dim)] for dim in range(len(place)))
-    if place is None or shape == loops.shape:
-        return place
-    return ix.reindex(place, loops.shape, shape, space.ranges(graph.ranges))
 
 
 def _takers(unit: int, readers: Mapping[int, set[int]], gone: Collection[int]) -> set[int]:

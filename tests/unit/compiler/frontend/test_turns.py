@@ -80,12 +80,17 @@ def written(lowered: Lowered) -> int:
     return sum(ex.evaluate(ex.product(output.shape), {}) for output in outputs)
 
 
-@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
 @pytest.mark.parametrize(
-    ("function", "totals"), [(by_columns, 72 + 1), (by_rows_and_columns, 80 + 1 + 2 * 72)]
+    ("function", "target_kind", "totals"),
+    [
+        (by_columns, "cuda", 72 + 1),
+        (by_columns, "cpu", 2 * 72),  # shares, too: each would be computed for each row
+        (by_rows_and_columns, "cuda", 80 + 1 + 2 * 72),
+        (by_rows_and_columns, "cpu", 2 * 80 + 2 * 72),
+    ],
 )
 def test_elements_are_computed_again_after_the_totals_of_their_rows_and_columns(
-    function: Callable[[Tensor], Any], totals: int, target_kind: str
+    function: Callable[[Tensor], Any], target_kind: str, totals: int
 ) -> None:
     def of_halves(x: Tensor) -> Any:
         return function(x.float())
@@ -108,7 +113,8 @@ def test_elements_are_computed_again_after_the_totals_of_their_rows_and_columns(
 def test_what_is_heavy_or_wider_before_it_is_computed_is_stored(
     made: Callable[[Tensor, Tensor], Tensor], is_stored: bool
 ) -> None:
+    arguments = drawn(80, 72), drawn(80, 72, seed=1)
     lowered = check(
-        lambda x, y: by_columns(made(x, y)), drawn(80, 72), drawn(80, 72, seed=1), dynamic=False
+        lambda x, y: by_columns(made(x, y)), *arguments, dynamic=False, target_kind="cuda"
     )
     assert written(lowered) == (1 + is_stored) * 80 * 72 + 72 + 1
