@@ -19,6 +19,7 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
 from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from nearhint_torch.adapter.arguments import is_refused_by_check, without_check
 
@@ -152,10 +153,11 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 def _repeated(x: torch.Tensor, repeats: Sequence[Any]) -> Any:
     """`x.repeat(repeats)`: each repeated dim is two for a while, the copies and what they are of.
 
-    It stays one op where it repeats single elements, and new dims, alone.
+    It stays one op where it repeats single elements, and new dims, alone, and where a number of
+    copies may be one: an `expand` would ask whether it is, and the capture would serve no other.
     """
     new = len(repeats) - x.dim()
-    if new < 0:
+    if new < 0 or any(map(_may_be_one, repeats)):
         return NotImplemented
     times, sizes = repeats[new:], x.shape
     is_split = [
@@ -231,6 +233,11 @@ def _shuffled(x: torch.Tensor, groups: int, *, torchs: Runnable) -> Any:
 def _is_number(size: Any, number: int) -> bool:
     """Whether a size is known, and is `number`; of one that varies nothing is asked."""
     return isinstance(size, int) and size == number
+
+
+def _may_be_one(count: Any) -> bool:
+    """Whether a count varies, and nothing says that it is never one."""
+    return not isinstance(count, int) and not statically_known_true(count != 1)
 
 
 def _product_and_sum(a: torch.Tensor, b: torch.Tensor | float, c: torch.Tensor) -> torch.Tensor:

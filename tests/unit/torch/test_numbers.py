@@ -268,3 +268,18 @@ def test_no_guard_is_added_for_a_number(session: Install) -> None:
     before = counters.seen().get("captures", 0)
     programs(session, lambda x, n: x * n + 1, *((torch.ones(4, 6), n) for n in NUMBERS))
     assert counters.seen()["captures"] == before + 1
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_no_guard_is_added_for_how_often_something_is_repeated(
+    first: int, session: Install, compiled: Compiled
+) -> None:
+    def function(x: Tensor, n: int) -> Tensor:
+        return (x + 1).repeat(n, 1) * 2
+
+    fake = session(compiled.snapshot)
+    run = torch.compile(function, backend=nearhint, dynamic=True)
+    with torch.no_grad():
+        for args in [(torch.randn(3, 4), n) for n in (first, 1, 2, 5)]:
+            assert_close(run(*args), function(*args))
+    assert len(fake.handles) == 1
