@@ -182,9 +182,16 @@ def _unfolded(
     padding: Sequence[int],
     stride: Sequence[int],
 ) -> Any:
-    """The windows of an image, each as a column; those with gaps are left to the op."""
+    """The windows of an image, each as a column; those with gaps are left to the op.
+
+    So is the only one beside others, or below, of an image that may have more: a copy would ask
+    whether it is, and the capture would serve no other image.
+    """
     if [*dilation] != [1, 1] or x.dim() not in (3, 4):
         return NotImplemented
+    for dim in (-2, -1):
+        if _is_one_here((x.shape[dim] + 2 * padding[dim] - size[dim]) // stride[dim] + 1):
+            return NotImplemented
     if any(padding):
         rows, columns = padding
         x = torch.constant_pad_nd(x, [columns, columns, rows, rows])
@@ -238,6 +245,11 @@ def _is_number(size: Any, number: int) -> bool:
 def _may_be_one(count: Any) -> bool:
     """Whether a count varies, and nothing says that it is never one."""
     return not isinstance(count, int) and not statically_known_true(count != 1)
+
+
+def _is_one_here(count: Any) -> bool:
+    """Whether a count varies, and is one in this capture; no guard comes of that."""
+    return isinstance(count, torch.SymInt) and count.node.hint == 1
 
 
 def _product_and_sum(a: torch.Tensor, b: torch.Tensor | float, c: torch.Tensor) -> torch.Tensor:

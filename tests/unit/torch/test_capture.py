@@ -339,6 +339,15 @@ def test_capture_adds_no_guard_of_its_own(captured: Capture) -> None:
     assert len(captured(function, *calls)) == 1
 
 
+def test_capture_does_not_ask_whether_an_image_has_a_single_column_of_windows(
+    captured: Capture,
+) -> None:
+    calls = [(torch.randn(*shape),) for shape in ((4, 5, 9, 2), (5, 6, 7, 3))]
+    for (x,) in calls:
+        torch._dynamo.mark_dynamic(x, 3)
+    assert len(captured(lambda x: nn.unfold(x, 2, stride=2), *calls)) == 1
+
+
 def test_a_torch_that_makes_nan_of_large_numbers_has_a_name_for_casts_of_others_than_clamped_ones(
     captured: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
