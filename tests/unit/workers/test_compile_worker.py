@@ -23,6 +23,7 @@ from tests.unit.workers.building import (
 )
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.codegen.c.primitive import AVX512, FEATURES
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule import parse_schedule
@@ -42,13 +43,27 @@ from nearhint_daemon.workers.starvation import Starvation
 from nearhint_proto.convert import program_to_proto, size_hint_to_proto, target_to_proto
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.guard import size_facts_hold
-from nearhint_rules.target import CudaDevice, Target
+from nearhint_rules.target import CpuDevice, CudaDevice, Target
 
 H100 = Target(CudaDevice("H100", 90, 132, 80 << 30, "550", 700), ("triton 3.6.0",))
 KERNELS = Path(__file__).parents[2] / "kernels"
 Sizes = tuple[int, ...]
 TIMEOUT_S = 0.05
 LOOP = "for (int64_t i = 0; i < n; i++) y[i] = sqrtf(x[i]) * 2;"
+HALF_OF_A_REGISTER = """(kernel (symbols k0)
+  (pointwise k0)
+  (reduction)
+  (params (in f32) (out i32))
+  (body
+    (load 0 p0)
+    (const f32 0x3f800000)
+    (le bool 0 1)
+    (const i64 0x1)
+    (const i64 0x0)
+    (where i64 2 3 4)
+    (cast i32 5)
+    (store 1 p0 6)))"""
+"""A choice between words of 64 bits that is narrowed to half of them."""
 
 
 def request(schedule: str = "", on: Target | None = None) -> pb.CompileVariant:
@@ -392,3 +407,20 @@ def test_a_target_takes_the_tools_of_its_kind(
 def test_the_flags_never_trade_correctness_for_speed() -> None:
     assert not {"-ffast-math", "-Ofast", "-ffinite-math-only"} & set(cc.COMPILE_FLAGS)
     assert "-fopenmp" not in cc.LINK_FLAGS
+
+
+def test_a_masked_store_is_one_that_memory_behind_its_mask_need_not_be_there_for(
+    tmp_path: Path,
+) -> None:
+    """A masked `vextract` faults on what its mask leaves out; gcc makes one of half a register."""
+    kernel = parse_kernel(HALF_OF_A_REGISTER)
+    avx512 = Target(CpuDevice("any", FEATURES[AVX512], "glibc"), ("cc",))
+    for lanes in (4, 8):
+        schedule = parse_schedule(f"cpu.pointwise axis=0 lanes={lanes} unroll=1 block=1024")
+        generated = generate(kernel, schedule, avx512)
+        (tmp_path / "kernel.c").write_text(generated.source)
+        flags = (*cc.COMPILE_FLAGS, *generated.flags)
+        subprocess.run([cc.CC, *flags, "-S", "kernel.c"], cwd=tmp_path, check=True)
+        assembly = (tmp_path / "kernel.s").read_text()
+        assert re.search(r"vmovdqu32\s[^\n]*\{%k", assembly)
+        assert not re.search(r"vextract\w+\s[^\n]*\)\{%k", assembly)
