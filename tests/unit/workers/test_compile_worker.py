@@ -420,7 +420,7 @@ def test_a_masked_store_is_one_that_memory_behind_its_mask_need_not_be_there_for
         generated = generate(kernel, schedule, avx512)
         (tmp_path / "kernel.c").write_text(generated.source)
         flags = (*cc.COMPILE_FLAGS, *generated.flags)
-        subprocess.run([cc.CC, *flags, "-S", "kernel.c"], cwd=tmp_path, check=True)
+        subprocess.run([toolchain.CC, *flags, "-S", "kernel.c"], cwd=tmp_path, check=True)
         assembly = (tmp_path / "kernel.s").read_text()
         assert re.search(r"vmovdqu32\s[^\n]*\{%k", assembly)
         assert not re.search(r"vextract\w+\s[^\n]*\)\{%k", assembly)
