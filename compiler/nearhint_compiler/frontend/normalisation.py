@@ -1,4 +1,4 @@
-"""The lowering table of normalisations: softmax, LayerNorm, RMSNorm, batch norm.
+"""The lowering table of normalisations: softmax, LayerNorm, RMSNorm, batch norm, of weights.
 
 Each is one loop with nested reduces, so it never becomes more than one Kernel.
 """
@@ -15,7 +15,7 @@ from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.loops import Loops, Point
 from nearhint_compiler.frontend.reductions import mean_of, reduced, variance_of
 from nearhint_rules import expr as ex
-from nearhint_rules.expr import Expr
+from nearhint_rules.expr import Expr, Int
 
 Rule: TypeAlias = Callable[[Call], Loops]
 
@@ -68,9 +68,9 @@ def _affine(point: Point, value: Value, weight: Operand | None, bias: Operand | 
     return value
 
 
-def _statistic_dtype(call: Call) -> str:
+def _statistic_dtype(call: Call, name: str = "input") -> str:
     """What statistics are computed in: torch's accumulation type."""
-    dtype = call.tensor("input").dtype
+    dtype = call.tensor(name).dtype
     if dtype not in dtypes.FLOATS:
         raise Unlowerable("a norm of integers")
     return dtypes.compute_dtype(dtype)
@@ -140,6 +140,27 @@ def _rms_norm(outputs: int) -> Rule:
         return per_row(reduced(call, shape, axes, build), *range(1, outputs), outputs=outputs)
 
     return rule
+
+
+def _weight_norm(call: Call) -> Loops:
+    """_weight_norm_interface(v, g, dim) -> (out, norms): g has the lengths over all other dims."""
+    call.bind(("v", "g", "dim"), {"dim": Int(0)})
+    shape = call.tensor("v").shape
+    axes = frozenset(range(len(shape))) - {call.axis(call["dim"], len(shape))}
+    dtype = _statistic_dtype(call, "v")
+    v, g = call.operand("v", shape), call.operand("g", shape)
+    _check_outputs(call, shape, axes)
+    if {call.output(position).dtype for position in range(2)} != {dtype}:
+        raise Unlowerable("lengths of half floats, which are f32, and which torch traces as halves")
+
+    def build(point: Point) -> tuple[Value, ...]:
+        e = point.emit
+        value = v.at(point, dtype)
+        norm = e.op("sqrt", e.reduce("sum", e.op("mul", value, value)))
+        scale = e.op("div", g.at(point, dtype), norm)
+        return e.op("mul", value, scale), norm
+
+    return per_row(reduced(call, shape, axes, build), 1, outputs=2)
 
 
 def _group_norm(call: Call) -> Loops:
@@ -261,6 +282,7 @@ NORMALISATION: Mapping[str, Rule] = {
     "aten.rms_norm.default": _rms_norm(1),
     "aten._fused_rms_norm.default": _rms_norm(2),
     "aten.native_group_norm.default": _group_norm,
+    "aten._weight_norm_interface.default": _weight_norm,
     "aten._native_batch_norm_legit.no_stats": _norm_of_batch,
     "aten._native_batch_norm_legit_no_training.default": _batch_norm,
 }

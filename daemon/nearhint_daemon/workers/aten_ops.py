@@ -22,6 +22,7 @@ _softmax default
 _to_copy default
 _unsafe_index Tensor
 _unsafe_view default
+_weight_norm_interface default
 abs default
 acos default
 acosh default

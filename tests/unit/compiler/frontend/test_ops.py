@@ -559,6 +559,18 @@ def test_an_instance_norm_is_lowered(shape: tuple[int, ...]) -> None:
     assert check(norm, drawn(*shape), drawn(4), drawn(4, seed=1)).kernels
 
 
+@pytest.mark.parametrize("dim", [0, 2])
+def test_the_norm_of_a_weight_is_one_kernel(dim: int) -> None:
+    def weights(v: Tensor, g: Tensor) -> Any:
+        made, lengths = torch._weight_norm_interface(v * 2, g, dim)
+        return made + 1, lengths
+
+    lengths = [1, 1, 1]
+    lengths[dim] = (6, 9, 35)[dim]
+    lowered = check(weights, drawn(6, 9, 35), drawn(*lengths))
+    assert len(lowered.kernels) == 1
+
+
 def test_what_is_added_before_and_after_a_group_norm_shares_its_kernel() -> None:
     def block(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         return functional.group_norm(x + y, 4, w).relu() + x
