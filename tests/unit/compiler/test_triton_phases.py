@@ -108,6 +108,7 @@ CASES = [
     *strided(HELD, 1, 8, 19, 503),
     *strided(f"{HELD} pieces=3", 5, 521),
     *strided(TEAM, 7, 261),
+    *strided(AHEAD, 7, 261, 1531),
 ]
 
 

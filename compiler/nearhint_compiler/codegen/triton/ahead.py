@@ -43,7 +43,6 @@ class Ahead:
             head=f"{PREFIX}head",
             edges=None,
             together=None,
-            word=1,
         )
         self._body = Body(kernel, found)
         self._edges: Body | None = None
