@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from nearhint_compiler.analysis.traffic import traffic
 from nearhint_compiler.codegen.triton.row import within
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS
 from nearhint_compiler.schedule.schedule import Schedule
-from nearhint_rules import expr as ex
 from nearhint_rules.guard import Fact
-from nearhint_rules.program import DTYPES
 
 
 def cache_facts(kernel: ir.Kernel, schedule: Schedule) -> tuple[Fact, ...]:
@@ -22,17 +21,9 @@ def cache_facts(kernel: ir.Kernel, schedule: Schedule) -> tuple[Fact, ...]:
     is_ahead = schedule.get("ahead", 1) > 1 and not has_element_stores(kernel)
     if not (is_ahead or schedule.get("cached", 0)):
         return ()
-    loads = [
-        node
-        for node in kernel.body
-        if isinstance(node, ir.Load)
-        and any(map(ir.is_reduction_variable, ex.symbols_of(node.index)))
-    ]
-    itemsizes = [DTYPES[kernel.params[node.param].dtype] for node in loads]
-    elements = ex.product((*kernel.pointwise, *kernel.reduction))
     most = CACHE_KEEPS[1] if is_ahead else schedule["cached"] << 20
     problem = "what does not pass a cache is more than it keeps"
-    return within(ex.mul(max(itemsizes, default=1), elements), most, problem)
+    return within(traffic(kernel).read, most, problem)
 
 
 def has_element_stores(kernel: ir.Kernel) -> bool:

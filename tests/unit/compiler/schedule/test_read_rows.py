@@ -129,6 +129,21 @@ def test_what_does_not_pass_the_cache_is_for_what_it_keeps(name: str, most: int)
     assert ("cuda.persistent" in families) == (name == "row_sum_f32")
 
 
+def test_what_a_cache_has_to_keep_is_all_that_is_read_and_no_more() -> None:
+    """A mask in eight bytes has one element for all columns; what is summed is a product of two."""
+    mean, masked = kernel_of("masked_mean_pool_f16"), {"k0": 7, "k1": 8191}
+    found = candidates(mean, TARGET, masked)
+    assert any(each.get("ahead", 1) > 1 for each in found)
+    assert all(size_facts_hold(generate(mean, each, TARGET).guard, masked) for each in found)
+    products, served = kernel_of("weighted_column_sum_bf16"), {"k0": 2048, "k1": 4096}
+    cached = [each for each in candidates(products, TARGET, served) if each.get("cached", 0)]
+    assert cached
+    for each in cached:
+        guard = generate(products, each, TARGET).guard
+        assert size_facts_hold(guard, served)
+        assert not size_facts_hold(guard, {**served, "k1": 5121})
+
+
 @pytest.mark.parametrize("name", ["column_sum_f32", "row_sum_f32"])
 def test_a_bucket_of_more_than_a_cache_keeps_is_looked_at_beyond_it(name: str) -> None:
     kernel = kernel_of(name)
