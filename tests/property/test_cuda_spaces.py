@@ -1,7 +1,8 @@
 """What is offered for a GPU, which no machine without one can run: of any Kernel at any sizes.
 
 A default serves every size, and so does the last candidate, where the default needs anything. All
-that is offered can be generated, and names nothing that it has not made.
+that is offered can be generated, names nothing that it has not made, and serves the sizes that it
+is offered for.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel, print_kernel
 from nearhint_compiler.schedule.choice import MAX_LIMIT
 from nearhint_compiler.schedule.cuda import candidates
+from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_daemon.workers.cases import index_range, sizes_at
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch, SizeArgument
@@ -150,6 +152,14 @@ def assert_space_is_sound(kernel: ir.Kernel, target: Target, dims: Mapping[str, 
     assert not default.facts or not last.facts
 
 
+def assert_serves(
+    kernel: ir.Kernel, target: Target, schedule: Schedule, dims: Mapping[str, int]
+) -> None:
+    generated = generate(kernel, schedule, target)
+    assert not unbound(generated.source)
+    assert size_facts_hold(generated.guard, dims), schedule
+
+
 def test_columns_of_a_scan_that_are_more_than_programs_share_have_a_variant_for_all_sizes() -> None:
     for name in ("column_cumsum_f32", "column_cumprod_i64"):
         assert_space_is_sound(kernel_of(name), TARGET, {"k0": 100_000, "k1": 16_384})
@@ -163,7 +173,7 @@ def test_all_that_is_offered_can_be_generated(name: str) -> None:
         dims = dict(zip(kernel.symbols, point, strict=True))
         assert_space_is_sound(kernel, TARGET, dims)
         for each in candidates(kernel, TARGET, dims, limit=MAX_LIMIT):
-            assert not unbound(generate(kernel, each, TARGET).source)
+            assert_serves(kernel, TARGET, each, dims)
 
 
 @unshrunk(80)
@@ -179,7 +189,7 @@ def test_any_kernel_has_a_default_and_a_variant_for_all_sizes(
     target = data.draw(st.sampled_from((TARGET, SMALL)))
     assert_space_is_sound(kernel, target, dims)
     space = candidates(kernel, target, dims, limit=MAX_LIMIT)
-    assert not unbound(generate(kernel, data.draw(st.sampled_from(space)), target).source)
+    assert_serves(kernel, target, data.draw(st.sampled_from(space)), dims)
 
 
 @pytest.mark.timeout(600)  # NEARHINT_EXPLORE draws many

@@ -151,13 +151,18 @@ def _packed(facts: Facts, length: int) -> Iterator[Schedule]:
 def _forms(
     facts: Facts, size: int, warps: int, pieces: int, ways: Sequence[Mapping[str, int]]
 ) -> Iterator[Schedule]:
-    """Pieces in vectors that sizes promise, and in words, in each of the ways of loading."""
+    """Pieces in vectors that sizes promise, and in words, in each of the ways of loading.
+
+    Words may leave the end of a row to its edges; others have all of it in pieces, or are none.
+    """
     words = {"words": 1} if facts.has_words(size) else {}
     has_groups = facts.has_arg_groups and facts.lanes >= NARROW_LANES
     group = {"group": facts.lanes} if has_groups else {}
     blocks = {"x": 1, "r": size, "warps": warps, "pieces": pieces}
-    forms: list[dict[str, int]] = [{"divisible": facts.divisible}] if facts.divisible else []
-    if words or not facts.is_dividing_useful:
+    is_whole = facts.length <= pieces * size
+    is_promised = facts.divisible and is_whole
+    forms: list[dict[str, int]] = [{"divisible": facts.divisible}] if is_promised else []
+    if words or (is_whole and not facts.is_dividing_useful):
         forms.append(words)
     for way in ways:
         for form in forms:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
+from nearhint_compiler.codegen import generate
 from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.firsts import firsts
+from nearhint_rules.guard import size_facts_hold
 
 HELD, SHORTEST = "cuda.persistent", 16_384
 
@@ -42,6 +44,17 @@ def test_long_rows_are_held_by_the_threads_that_a_processor_has(
         assert each["r"] == 32 * each["warps"] * lanes
         assert each["r"] * each["pieces"] >= columns - columns % lanes
         assert each["pieces"] * lanes <= (72 if each.get("packed", 0) == 0 else 120)
+
+
+@pytest.mark.parametrize("columns", [4097, 8197, 16_385])
+def test_pieces_without_words_hold_all_of_a_row_in_a_wider_matrix(columns: int) -> None:
+    """How far rows are apart is promised there, and says nothing of how long they are."""
+    kernel = kernel_of("strided_softmax_bf16")
+    dims = {"k0": 100_003, "k1": columns, "k2": 32_768}
+    found = [each for each in candidates(kernel, TARGET, dims) if each.get("pieces", 0)]
+    assert found
+    for each in found:
+        assert size_facts_hold(generate(kernel, each, TARGET).guard, dims)
 
 
 @pytest.mark.parametrize(
