@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.unit.compiler import triton_numerics as numerics
 from tests.unit.compiler.kernels import TARGET, kernel_of
@@ -9,6 +11,7 @@ from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.schedule import parse_schedule
+from nearhint_daemon.workers import cubin
 
 pytestmark = numerics.RUNS_LONG
 
@@ -82,6 +85,14 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_source_agrees_with_the_interpreter_of_the_ir(case: Case, results: Results) -> None:
     numerics.assert_agrees(case, results)
+
+
+@pytest.mark.parametrize("text", STORED)
+def test_elements_are_stored_by_indices_of_64_bits(text: str, tmp_path: Path) -> None:
+    """The rest is a chunk like the others: what counts its steps is as wide."""
+    wide = f"cuda.split x=16 r=4 {text.replace('index=32', 'index=64')}"
+    made = generate(kernel_of("standardised_columns_f32"), parse_schedule(wide), TARGET)
+    assert cubin.compile_cubin(made, TARGET, scratch=tmp_path).binary
 
 
 AHEAD = f"cuda.split x=64 r=64 splits=8 warps=8 index=32 {REST} ahead=3"

@@ -177,7 +177,8 @@ def folding_stores(
         block,
         masks={"X": REST, REDUCED: "tmask"},
         element_header=("tmask = rbase < 1", f"r0 = {index_text(fold.rest)} + rbase"),
-        start="0",
+        # As wide as the offsets of the other chunks.
+        start=f"{block.start} * 0",
         end="1",
         counted="",
         counted_first="",
