@@ -445,3 +445,14 @@ def test_hidden_loop_stores_wait_for_the_last_loop() -> None:
     assert len(stores) == 2
     assert min(stores) > loops[-1]
     assert isinstance(generated.launch, CudaLaunch)
+
+
+def test_tiles_that_a_whole_number_of_fills_planes_end_with_them_where_steps_are_counted() -> None:
+    text = (KERNELS / "sum_outer_inner_f32.ir").read_text()
+    kernel = parse_kernel(text.replace("(symbols k0 k1 k2)", "(symbols k1 k2)").replace("k0", "6"))
+    split = "cuda.split x=2 r=16 splits=4 warps=1 index=32 aligned=0 divisible=0"
+    masks = [
+        generate(kernel, parse_schedule(f"{split}{more} r1=8"), TARGET).source.count("(r0 < 6)")
+        for more in ("", " programs=64", " unroll=2 programs=64")
+    ]
+    assert masks == [0, 1, 0]

@@ -123,6 +123,7 @@ def planes(kernel: str, dims: tuple[int, ...], *, special: bool = False) -> list
         f"cuda.looped x=4 r=64 {rest} r1=16",
         "cuda.looped x=1 r=32 warps=4 index=64 aligned=0 divisible=0 r1=32",
         f"cuda.split x=2 r=32 splits=3 {rest} r1=8",
+        f"cuda.split x=2 r=8 splits=3 {rest} programs=9 r1=8",  # more steps than tiles
     )
     return [Case(kernel, text, dims, special) for text in texts]
 

@@ -286,6 +286,12 @@ def word_lines(
     ]
 
 
+def _is_counted(schedule: Schedule) -> bool:
+    """Whether a program takes as many steps as there are at most (`Block.step_count`)."""
+    is_plain = schedule.get("unroll", 1) == schedule.get("ahead", 1) == 1
+    return schedule.get("programs", 0) > 0 and is_plain
+
+
 def _tiled(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool) -> Row:
     r, inner = schedule["r"], schedule["r1"]
     if len(kernel.reduction) < 2 or inner > r:
@@ -302,12 +308,17 @@ def _tiled(kernel: ir.Kernel, schedule: Schedule, *, is_walked: bool, wide: bool
         across = f"rside * R1 + {across}"
     element += [f"{flat} = {down}", f"{names[-1]} = {across}"]
     element += unflatten(flat, dict(zip(names[:-1], kernel.reduction[:-1], strict=True)))
-    masks = [
-        f"({name} < {index_text(size)})"
-        for name, size, block in ((flat, long, outer), (names[-1], short, inner))
+    sides = ((flat, long, outer), (names[-1], short, inner))
+    masked = [
+        name
+        for name, size, block in sides
         # Tiles begin within the row.
         if not _fills(size, block) and not (is_walked and block == 1)
     ]
+    if masked and _is_counted(schedule):
+        # Or behind its end, where there are more steps than tiles.
+        masked.append(flat)
+    masks = [f"({name} < {index_text(size)})" for name, size, _ in sides if name in masked]
     if masks:
         element.append(f"rmask = {' & '.join(masks)}")
     if not is_walked:
