@@ -562,7 +562,7 @@ def test_an_instance_norm_is_lowered(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dim", [0, 2])
 def test_the_norm_of_a_weight_is_one_kernel(dim: int) -> None:
     def weights(v: Tensor, g: Tensor) -> Any:
-        made, lengths = torch._weight_norm_interface(v * 2, g, dim)
+        made, lengths = torch.ops.aten._weight_norm_interface(v * 2, g, dim)
         return made + 1, lengths
 
     lengths = [1, 1, 1]
