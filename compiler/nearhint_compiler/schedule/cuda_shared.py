@@ -79,9 +79,9 @@ STORED_TOTALS: Mapping[bool, tuple[tuple[int, int, int], ...]] = {
     True: ((8192, 16, 2), (4096, 8, 4)), False: ((2048, 4, 4), (4096, 8, 2)),
 }  # fmt: skip
 """(elements, warps, programs a processor) of the same for one total of several loops, where sizes
-promise vectors and where not: a step of Adafactor over 6007 x 4096 in bf16 took 60 and 63 µs, 98 by
-256 programs of four warps, and over 70 001 x 257 77 and 85 for 179; over 3001 x 8191 103 and 114
-(on an H200, 2026-11-h200-stored-planes.json)."""
+promise vectors and where not: a step of Adafactor over 6007 x 4096 in bf16 took 59 and 63 µs, and
+100 by 256 programs of four warps, over 70 001 x 257 78 and 86, and 180; over 3001 x 8191 104, 115
+and 220 (on an H200, 2026-11-h200-stored-planes.json)."""
 READ_BYTES = 16 << 10
 """What a program has at least of a row that few share, if nothing is stored along it: of less, more
 time goes into bringing the parts together than is saved."""
