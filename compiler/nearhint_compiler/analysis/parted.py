@@ -61,14 +61,12 @@ def parted(kernel: ir.Kernel, lane: str) -> tuple[Region, ...]:
     ...     (params (in f32) (in f32) (out f32)) (body (iota p0) (iota k0) (lt bool 0 1)
     ...     (load 0 (min p0 (+ k0 -1))) (load 1 (max 0 (+ p0 (* -1 k0)))) (where f32 2 3 4)
     ...     (store 2 p0 5)))'''), "p0")
-    >>> for each in region.along:
-    ...     print(sorted(each.places), ex.to_text(each.high) if each.high else "")
-    [3, 6] k0
-    [4, 6]
+    >>> [sorted(each.places) for each in region.along], ex.to_text(region.along[1].low)
+    ([[3, 6], [4, 6]], 'k0')
     """
-    if kernel.reduction:
-        return ()
     loops = [f"p{number}" for number in range(len(kernel.pointwise))]
+    if kernel.reduction or not loops:
+        return ()
     found = [Region((), (Stretch(lane, None, None, kernel, _needed(kernel)),))]
     for variable in (*(name for name in loops if name != lane), lane):
         finer = [each for region in found for each in _in_region(region, variable, lane, loops)]
