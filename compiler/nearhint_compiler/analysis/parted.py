@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
@@ -20,6 +21,8 @@ from nearhint_rules.expr import Expr
 
 STRETCHES = 16
 """Of a Kernel at most: each is written out."""
+REMEMBERED = 64
+"""Kernels whose regions are remembered: each Schedule that parts loops asks for them."""
 _LOGIC = ("and", "or", "not")
 _COMPARED: Mapping[str, tuple[bool, bool]] = {
     "lt": (False, True), "gt": (True, True), "ge": (False, False), "le": (True, False),
@@ -51,6 +54,7 @@ class Region:
     along: tuple[Stretch, ...]
 
 
+@lru_cache(maxsize=REMEMBERED)
 def parted(kernel: ir.Kernel, lane: str) -> tuple[Region, ...]:
     """The regions of a Kernel without a reduction, in order; none where no loop is parted.
 

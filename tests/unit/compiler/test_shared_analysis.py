@@ -8,16 +8,18 @@ from tests.unit.compiler.native import target
 
 from nearhint_compiler.analysis.accesses import access, shifted
 from nearhint_compiler.analysis.index_width import index_bounds
+from nearhint_compiler.analysis.parted import parted
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.cpu_facts import access_score
+from nearhint_compiler.schedule.estimate import estimate
 from nearhint_rules.target import CudaDevice, Target
 
 AVX512 = target(("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "f16c", "fma"))
 GPU = Target(CudaDevice("a GPU", 90, 132, 80 << 30, "580", 700), ("triton 3.7.1",))
-REMEMBERING = (index_bounds, respaced, access, shifted, access_score)
+REMEMBERING = (index_bounds, parted, respaced, access, shifted, access_score)
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +50,22 @@ def test_an_index_is_looked_at_once_for_each_variable_and_step(name: str) -> Non
     for each in schedules:
         generate(kernel, each, AVX512)
     assert access.cache_info().misses == found.misses
+
+
+def test_the_parts_of_a_join_are_found_once_for_all_its_schedules() -> None:
+    kernel = parse_kernel(
+        """(kernel (symbols k0 k1) (pointwise (+ k0 k1)) (reduction)
+        (params (in f32) (in f32) (out f32)) (body (iota p0) (iota k0) (lt bool 0 1)
+        (load 0 (min p0 (+ k0 -1))) (load 1 (max 0 (+ p0 (* -1 k0)))) (where f32 2 3 4)
+        (store 2 p0 5)))"""
+    )
+    sizes = {"k0": 500, "k1": 700}
+    schedules = [each for each in candidates(kernel, AVX512, sizes) if each.get("parted", 0)]
+    assert len(schedules) > 1
+    for each in schedules:
+        estimate(kernel, each, AVX512, sizes)
+        generate(kernel, each, AVX512)
+    assert parted.cache_info().misses == 1
 
 
 def test_what_is_remembered_is_bounded() -> None:
