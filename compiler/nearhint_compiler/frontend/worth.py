@@ -166,9 +166,10 @@ def is_light(graph: Graph, nodes: Collection[int]) -> bool:
 
 def _is_heavy(graph: Graph, node: int) -> bool:
     made = graph.program.nodes[node]
-    return _family(graph, node) in HEAVY and not (
-        made.op == "aten.pow.Tensor_Scalar" and is_short_power(made.args[1])
-    )
+    if made.op == "aten.pow.Tensor_Scalar":
+        given = dict(zip(("self", "exponent"), made.args, strict=False)) | dict(made.kwargs)
+        return not is_short_power(given["exponent"])
+    return _family(graph, node) in HEAVY
 
 
 def is_whole(graph: Graph, node: int, numel: Expr) -> bool:

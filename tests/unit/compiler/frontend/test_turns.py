@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from tests.benchmarks.captures import on_cuda
 from tests.unit.compiler.frontend.drawing import drawn
-from tests.unit.compiler.frontend.running import check, launched_nodes
+from tests.unit.compiler.frontend.running import check, launched_nodes, record
 from torch import Tensor
 
-from nearhint_compiler.pipeline import Lowered
+from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch
 
@@ -117,4 +119,20 @@ def test_what_is_heavy_or_wider_before_it_is_computed_is_stored(
     lowered = check(
         lambda x, y: by_columns(made(x, y)), *arguments, dynamic=False, target_kind="cuda"
     )
+    assert written(lowered) == (1 + is_stored) * 80 * 72 + 72 + 1
+
+
+@pytest.mark.parametrize(("exponent", "is_stored"), [(2, False), (2.5, True)])
+def test_an_exponent_may_be_given_by_its_name(exponent: float, is_stored: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        return by_columns(torch.ops.aten.pow.Tensor_Scalar(x.abs(), exponent))
+
+    program = record(function, drawn(80, 72), dynamic=False).captured.program
+    nodes = tuple(
+        replace(node, args=node.args[:1], kwargs=(("exponent", node.args[1]),))
+        if node.op == "aten.pow.Tensor_Scalar"
+        else node
+        for node in program.nodes
+    )
+    lowered = lower(on_cuda(replace(program, nodes=nodes)), target_kind="cuda")
     assert written(lowered) == (1 + is_stored) * 80 * 72 + 72 + 1
