@@ -131,3 +131,21 @@ def test_places_that_are_put_are_eager_s(function: Function, dtype: torch.dtype)
     for x in inputs:
         # Which of two numbers for one place stays is not defined on GPUs; the last one on CPUs.
         torch.testing.assert_close(compiled(x).cpu(), function(x.cpu()))
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+def test_norms_of_weights_are_eager_s(dim: int) -> None:
+    """Of which eager takes a kernel of its own; in f32 each is a Kernel of ours."""
+
+    def normed(v: Tensor, g: Tensor) -> Tensor:
+        return torch._weight_norm(v * 2, g, dim)
+
+    compiled = torch.compile(normed, backend=backend, dynamic=True)
+    v = torch.randn(37, 24, 5, device=FIRST)
+    g = torch.rand([size if at == dim else 1 for at, size in enumerate(v.shape)], device=FIRST)
+    compiled(v, g)
+    settled()
+    with watch() as reports:
+        found = compiled(v, g)
+    assert [(t0, t1) for report in reports for t0, t1, _ in [report.tiers]] == [(0, 0)]
+    torch.testing.assert_close(found, normed(v, g))
