@@ -118,7 +118,8 @@ class Facts:
     if all differ. It `has_shares` of a sum of terms that it may have kept. A walk over columns
     `has_pieces` if a step of it may be several that are loaded at once: it is the only one, without
     scans or stores, and what it carries is stepped element by element. A `unit` is so many points
-    of a flat block whose places may be divided at once, or 0; `promises` are the bits of all sizes
+    of a flat block whose places may be divided at once, or 0, and all its rows are known to be
+    multiples of `row_multiple`; `promises` are the bits of all sizes
     that vectors need, by what all of them are multiples of. `divisible` are the bits of those that
     are multiples of `multiple`, or where that is 0, of what is promised without a number. A kernel
     `gathers` what data names. It has so many `scans`; those that come last are not reduced.
@@ -166,6 +167,7 @@ class Facts:
     has_pairs: bool
     folds_stores: bool
     unit: int
+    row_multiple: int
     promises: Mapping[int, int]
     multiple: int
     run: int
@@ -356,6 +358,7 @@ def facts_of(
         has_pairs=bool(pairs),
         folds_stores=is_columns and folded_stores(kernel, 2) is not None,
         unit=_unit(kernel, found, sizes),
+        row_multiple=_row_multiple(kernel),
         promises=_promises(kernel, dims, useful),
         multiple=multiple if multiple != promised else 0,
         run=min((ex.evaluate(run, sizes) for run in runs_of(kernel)), default=0),
@@ -385,6 +388,12 @@ def _unit(kernel: ir.Kernel, found: Sequence[Access], sizes: Mapping[str, int]) 
     widest = max((access.itemsize for access in large_accesses(found)), default=UNIT_BYTES)
     lanes = max(2, UNIT_BYTES // widest)
     return lanes if lanes <= ex.evaluate(kernel.pointwise[-1], sizes) else 0
+
+
+def _row_multiple(kernel: ir.Kernel) -> int:
+    """The power of two that the innermost pointwise extent is a multiple of at all sizes."""
+    length = kernel.pointwise[-1] if kernel.pointwise else ex.ONE
+    return length.value & -length.value if isinstance(length, ex.Int) else 1
 
 
 def _promises(

@@ -110,7 +110,7 @@ def preferred(facts: Facts) -> Schedule | None:
     rows = next(_weighted_rows(facts), None)
     if rows is not None and prod(facts.extents) >= rows["y"] * rows["x"] * facts.processors:
         return rows
-    if tile is None and facts.unit and _is_divided_much(facts):
+    if tile is None and facts.unit and (_whole_units(facts) or _is_divided_much(facts)):
         return next(_units(facts))
     if tile is None and facts.flat != Flat.ALL and _is_short(facts, 128 * lanes):
         return next(_blocks(facts, x=64 * lanes, warps=4))
@@ -172,6 +172,8 @@ def _units(facts: Facts) -> Iterator[Schedule]:
     if _is_short(facts, x):
         x //= 2
     blocks = {"x": x, "warps": 4, "whole": 1}
+    for unit in _whole_units(facts):
+        yield facts.schedule("pointwise", **blocks, unit=unit)
     for multiple in within:
         promise = {"divisible": facts.promises[multiple], "multiple": multiple}
         yield facts.schedule("pointwise", **blocks, **promise, unit=facts.unit)
@@ -185,6 +187,11 @@ def _units(facts: Facts) -> Iterator[Schedule]:
         yield facts.schedule("pointwise", **blocks | {"x": 2 * x}, unit=facts.unit)
     if is_within:
         yield facts.schedule("pointwise", **blocks, unit=word)
+
+
+def _whole_units(facts: Facts) -> list[int]:
+    """Units of a word, and of half a one, that rows are known to be multiples of."""
+    return [unit for unit in (2 * facts.unit, facts.unit) if facts.row_multiple % unit == 0]
 
 
 def _is_divided_much(facts: Facts) -> bool:

@@ -318,6 +318,15 @@ def test_both_parts_of_a_join_are_one_vector_where_sizes_are_promised(tmp_path: 
     assert not re.search(r"ld\.global\S*\.b16", ptx)
 
 
+def test_units_of_rows_of_a_known_length_are_vectors(tmp_path: Path) -> None:
+    kernel = parse_kernel((KERNELS / "rotary_of_12_bf16.ir").read_text())
+    text = "cuda.pointwise x=512 warps=4 index=32 aligned=1 divisible=0 unit=4 whole=1"
+    ptx = ptx_of(generate(kernel, parse_schedule(text), target(90)), tmp_path)
+    # What is rotated begins anywhere within six: of it two elements are one load.
+    assert len(re.findall(r"ld\.global\S*\.v2\.b32", ptx)) == 6
+    assert not re.search(r"ld\.global\S*\.b16", ptx)
+
+
 def ptx_of(generated: Generated, scratch: Path) -> str:
     """What Triton hands to ptxas."""
     compiled = cubin._compile(generated, 90, scratch)

@@ -23,11 +23,16 @@ BEGUN = "begun"
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Units of `lanes` points of a kernel's flat index, which begin at multiples of `multiple`."""
+    """Units of `lanes` points of a kernel's flat index, whose rows are multiples of `multiple`."""
 
     kernel: ir.Kernel
     lanes: int
     multiple: int
+
+    @property
+    def are_in_rows(self) -> bool:
+        """Whether each unit lies in one row, at whatever sizes."""
+        return self.multiple >= self.lanes
 
     @property
     def loops(self) -> Mapping[str, ex.Expr]:
@@ -46,6 +51,9 @@ class Units:
             # What Triton cannot see behind the division: where rows are whole multiples, so are
             # the places in them at which units begin.
             lines.append(f"{last} = tl.multiple_of({last}, [{self.multiple}, {self.multiple}])")
+        lane = f"lane = tl.arange(0, {self.lanes})[None, :]"
+        if self.are_in_rows:
+            return [*lines, lane, f"{last} = {last} + lane", "x = x + lane"]
         step = "1"
         for place, name in reversed([*enumerate(outer)]):
             lines.append(f"e{name} = {name} + {step}")
@@ -56,10 +64,7 @@ class Units:
                     f"e{name} = tl.where(e{name}over, 0, e{name})",
                 ]
                 step = f"e{name}over.to(tl.int32)"
-        lines += [
-            f"lane = tl.arange(0, {self.lanes})[None, :]",
-            f"e{last} = {last} + lane",
-        ]
+        lines += [lane, f"e{last} = {last} + lane"]
         if self.has_pointers:
             # A unit begins in its first row: of that point nothing is chosen.
             beyond = f"(lane > 0) & (lane >= {length} - {last})"
@@ -83,7 +88,7 @@ class Units:
     def text(self, index: ex.Expr) -> str:
         """`index` as Triton source; raises `InvalidSchedule` where it is not affine in the row."""
         step, first, second = self._rows(index)
-        if first == second:
+        if first == second or self.are_in_rows:
             return index_text(index)
         row = f"tl.where({BEYOND}, {index_text(second)}, {index_text(first)})"
         along = ex.mul(step, ex.symbol(f"e{[*self.loops][-1]}"))
