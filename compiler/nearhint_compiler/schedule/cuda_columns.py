@@ -57,6 +57,9 @@ THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
 all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
 no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
 those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
+SHORTEST = 4
+"""Elements of a column up to which a thread has several: the two largest of each four of 6007 x
+4096 in bf16 take 50 µs so, 76 with half as many a thread (2026-11-h200-units.json)."""
 FOLDED_SHAPES = (
     (64, 2048, 8, 1, 6, 1), (32, 2048, 8, 1, 6, 1), (64, 2048, 4, 2, 6, 1), (64, 2048, 4, 4, 6, 1),
     (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 4, 1, 2), (64, 4096, 8, 2, 4, 1),
@@ -239,7 +242,8 @@ def _held_columns(facts: Facts) -> Iterator[Schedule]:
     if r <= (FEW_ROWS if is_few else SHORT_COLUMN):
         given = _plain if is_few else both
         for longest in (r,) if facts.has_static_length else (r, 2 * r):
-            yield from given(facts, "persistent", x=max(16, 2048 // r), r=longest, warps=8)
+            warps = 4 if longest <= SHORTEST else 8
+            yield from given(facts, "persistent", x=max(16, 2048 // r), r=longest, warps=warps)
         return
     if facts.walks < 2 or facts.has_scan:
         return

@@ -2,7 +2,8 @@
 
 A row or column that registers hold is held up to a block's end, and a row in pieces up to a
 piece's: beyond it the winner at the hint does not run, and what is second there need not be the
-best. What is read alone passes a cache where it is more than that keeps.
+best. What is read alone passes a cache where it is more than that keeps; up to there schedules have
+a Guard which says so, and beyond it the default alone would be left.
 """
 
 from __future__ import annotations
@@ -50,20 +51,36 @@ def crossings(
     """See `nearhint_compiler.schedule.crossings`."""
     facts = facts_of(kernel, target, dims)
     names = [name for size in reversed(kernel.reduction) for name in ex.symbols_of(size)]
-    if not names:
-        return ()
-    name = names[0]
-    share = dims[name] / facts.length
-    found = [*(_columns(facts, share) if facts.is_columns else _rows(facts, share))]
-    if not found and _leaves_a_cache(facts):
-        found.append(int(share * _far_end(facts)))
-    return tuple({**dims, name: size} for size in found)
+    found: list[Mapping[str, int]] = []
+    if names:
+        name = names[0]
+        share = dims[name] / facts.length
+        sizes = [*(_columns(facts, share) if facts.is_columns else _rows(facts, share))]
+        found += [{**dims, name: size} for size in sizes]
+        longer = int(share * _far_end(facts.length))
+        if not sizes and _leaves_a_cache(facts, kernel, dims, {**dims, name: longer}):
+            found.append({**dims, name: longer})
+    corner = {name: int(_far_end(dims[name])) for name in _loop_symbols(kernel)}
+    is_met = any(_leaves_a_cache(facts, kernel, dims, each) for each in found)
+    if not is_met and _leaves_a_cache(facts, kernel, dims, {**dims, **corner}):
+        found.append({**dims, **corner})
+    return tuple(found)
 
 
-def _leaves_a_cache(facts: Facts) -> bool:
-    """Whether a cache keeps all that is read alone at the hint, and not at the bucket's far end."""
-    longer = _far_end(facts) / facts.length
-    return facts.only_reads and facts.moved_bytes <= STREAMED_BYTES < facts.moved_bytes * longer
+def _loop_symbols(kernel: ir.Kernel) -> list[str]:
+    """The symbols that the extents of the loops have, each once and in order."""
+    extents = (*kernel.pointwise, *kernel.reduction)
+    return sorted({name for extent in extents for name in ex.symbols_of(extent)})
+
+
+def _leaves_a_cache(
+    facts: Facts, kernel: ir.Kernel, dims: Mapping[str, int], others: Mapping[str, int]
+) -> bool:
+    """Whether a cache keeps all that is read alone at `dims`, and not at `others`."""
+    elements = ex.product((*kernel.pointwise, *kernel.reduction))
+    growth = ex.evaluate(elements, others) / max(1, ex.evaluate(elements, dims))
+    moved = facts.moved_bytes
+    return facts.only_reads and moved <= STREAMED_BYTES < moved * growth
 
 
 def _columns(facts: Facts, share: float) -> Iterator[int]:
@@ -72,21 +89,21 @@ def _columns(facts: Facts, share: float) -> Iterator[int]:
     is_held = facts.walks > 1 and not facts.only_reads and not facts.has_scan
     if is_held and least <= facts.length <= most:
         # No vectors lie along them.
-        yield int(share * _far_end(facts))
+        yield int(share * _far_end(facts.length))
 
 
 def _rows(facts: Facts, share: float) -> Iterator[int]:
     """Beyond the block that holds the row: the far end of that block's own bucket."""
     is_many = facts.length >= SHORT and facts.length * prod(facts.extents) >= MANY
-    if is_many and single_piece(facts, int(_far_end(facts))):
-        yield _in_halves(share * _far_end(facts))
+    if is_many and single_piece(facts, int(_far_end(facts.length))):
+        yield _in_halves(share * _far_end(facts.length))
         nearer = NEARER * power_of_two(facts.length)
         if nearer > SINGLE_TRIPLE:
             yield _in_halves(share * nearer)
     elif is_many and facts.length < LEAST:
-        yield int(share * _far_end(facts))
+        yield int(share * _far_end(facts.length))
     elif LEAST <= facts.length <= (PACKED_LIMIT if is_packable(facts) else PERSISTENT_LIMIT):
-        longer = int(share * _far_end(facts))
+        longer = int(share * _far_end(facts.length))
         yield longer - longer % SIZE_MULTIPLE
         elements, _, pieces = WIDEST[0]
         if facts.lanes == WIDE_LANES and elements * pieces < facts.length and not facts.has_scan:
@@ -98,5 +115,6 @@ def _in_halves(size: float) -> int:
     return int(size) // HALF * HALF
 
 
-def _far_end(facts: Facts) -> float:
-    return power_of_two(facts.length) * math.sqrt(2)
+def _far_end(size: int) -> float:
+    """Where the bucket of a size ends."""
+    return power_of_two(size) * math.sqrt(2)

@@ -110,7 +110,7 @@ def preferred(facts: Facts) -> Schedule | None:
     rows = next(_weighted_rows(facts), None)
     if rows is not None and prod(facts.extents) >= rows["y"] * rows["x"] * facts.processors:
         return rows
-    if tile is None and facts.unit and (_whole_units(facts) or _is_divided_much(facts)):
+    if tile is None and facts.unit and _is_divided_much(facts):
         return next(_units(facts))
     if tile is None and facts.flat != Flat.ALL and _is_short(facts, 128 * lanes):
         return next(_blocks(facts, x=64 * lanes, warps=4))

@@ -327,6 +327,14 @@ def test_units_of_rows_of_a_known_length_are_vectors(tmp_path: Path) -> None:
     assert not re.search(r"ld\.global\S*\.b16", ptx)
 
 
+def test_what_rows_of_a_known_length_have_once_is_of_one_shape(tmp_path: Path) -> None:
+    kernel = parse_kernel((KERNELS / "scaled_rows_of_12_bf16.ir").read_text())
+    text = "cuda.pointwise x=512 warps=4 index=32 aligned=1 divisible=0 unit=4 whole=1"
+    source = generate(kernel, parse_schedule(text), target(90))
+    assert "tl.broadcast_to(tl.load(a0 + p0), [X // 4, 4])" in source.source
+    ptx_of(source, tmp_path)
+
+
 def ptx_of(generated: Generated, scratch: Path) -> str:
     """What Triton hands to ptxas."""
     compiled = cubin._compile(generated, 90, scratch)

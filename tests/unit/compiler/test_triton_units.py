@@ -41,6 +41,7 @@ CASES = [
     *in_units("transpose_batched_bf16", (3, 5, 17), (2, 1, 8), (1, 9, 11)),
     *in_units("rotary_joined_f16", (3, 10, 5), (5, 16, 8)),
     *in_units("rotary_of_12_bf16", (5,), (1,), (32,), units=(2, 4, 8)),
+    *in_units("scaled_rows_of_12_bf16", (5,), (33,), units=(2, 4, 8)),
     *in_units("join_of_three_bf16", (5, 3), (3, 9), (9, 13)),
     *in_units("rolled_f16", (5, 9), (3, 8), (1, 33)),
     *numerics.pointwise("padded_bf16", (5, 3)),
@@ -99,6 +100,7 @@ def test_points_of_rows_of_any_length_choose_between_pointers_and_add_constants(
     [
         ("swapped_heads_bf16", "divisible=4 multiple=4 unit=4"),
         ("rotary_of_12_bf16", "divisible=0 unit=4"),
+        ("scaled_rows_of_12_bf16", "divisible=0 unit=4"),
     ],
 )
 def test_units_of_rows_that_are_whole_numbers_of_them_choose_between_no_rows(

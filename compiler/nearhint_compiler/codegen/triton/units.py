@@ -110,12 +110,17 @@ class Units:
         return chosen if along == ex.ZERO else f"{chosen} + {index_text(along)}"
 
     def once(self, param: int, index: ex.Expr) -> str:
-        """What a row has once, read for both rows of a unit; nothing where it has more.
+        """What a row has once, read for both rows of a unit, or its one; nothing where it has more.
 
         All points of the block are there, and so is the row of those beyond the first one.
         """
         step, first, second = self._rows(index)
-        if not self.has_pointers or first == second or step != ex.ZERO:
+        if first == second or step != ex.ZERO:
+            return ""
+        if self.are_in_rows:
+            shape = f"[X // {self.lanes}, {self.lanes}]"
+            return f"tl.broadcast_to(tl.load(a{param} + {index_text(first)}), {shape})"
+        if not self.has_pointers:
             return ""
         zero = zero_text(self.kernel.params[param].dtype)
         loads = (

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import candidates, crossings
+from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules.guard import size_facts_hold
 from nearhint_rules.target import CpuDevice, Target
 
 CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
@@ -43,6 +49,8 @@ CPU = Target(CpuDevice("AMD EPYC", ("avx2",), "glibc 2.36"), ("cc 12.2.0",))
         ("column_sum_f32", (512, 16_384), (724, 16_384)),  # more than a cache keeps beyond it
         ("column_sum_f32", (724, 16_384), None),
         ("column_cumsum_f32", (65_536, 64), None),
+        ("page_bounds_f16", (256, 4096), (362, 5792)),  # columns of one length
+        ("page_bounds_f16", (128, 3000), None),
     ],
 )
 def test_rows_that_registers_may_hold_cross_at_the_far_end_of_their_block(
@@ -131,6 +139,24 @@ def test_rows_that_are_read_as_they_lie_cross_beyond_the_block_that_has_them(
         assert any(
             each.get("y", 0) and each["x"] == held for each in candidates(kernel, TARGET, dims)
         )
+
+
+def test_rows_that_a_cache_keeps_cross_where_it_does_not_keep_as_many() -> None:
+    kernel = kernel_of("page_bounds_f16")
+    dims = {"k0": 256, "k1": 4096}
+    (beyond,) = crossings(kernel, TARGET, dims)
+    serving = {sizes: served_at(kernel, dims, sizes) for sizes in (256, 512)}
+    assert len(serving[256]) > 2
+    assert len(serving[512]) == 2  # the default, and the one for any sizes
+    assert len(served_at(kernel, beyond, 512)) > 2
+
+
+def served_at(kernel: ir.Kernel, hint: Mapping[str, int], pages: int) -> list[Schedule]:
+    """What is offered at a hint and may run at so many pages."""
+    guards = {
+        each: generate(kernel, each, TARGET).guard for each in candidates(kernel, TARGET, hint)
+    }
+    return [each for each, guard in guards.items() if size_facts_hold(guard, {**hint, "k0": pages})]
 
 
 def test_flat_kernels_cross_nowhere() -> None:
