@@ -239,7 +239,10 @@ class Workshop:
         """Whether a Kernel's IR computes what its Fallback does."""
         request = pb.WorkerRequest(
             check_lowering=pb.CheckLowering(
-                kernel_ir=kernel_ir, fallback=fallback, seed=self._seed()
+                kernel_ir=kernel_ir,
+                fallback=fallback,
+                seed=self._seed(),
+                memory_limit_bytes=self.limits.measure_memory_bytes,
             )
         )
         response, _ = await self._bench("check", request, CHECK_TIMEOUT_S, device, order)

@@ -7,7 +7,7 @@ largest number there as well, because that is no error of rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -83,8 +83,8 @@ class AtenProgram:
             for index, node in enumerate(program.nodes)
         )
 
-    def values(self, inputs: Sequence[Value]) -> list[Any]:
-        """Every value of the Program, by number.
+    def values(self, inputs: Sequence[Value], *, kept: Collection[int] | None = None) -> list[Any]:
+        """Every value of the Program, by number; others than those `kept` are freed early.
 
         Raises `FallbackInvalid` where an op refuses to run, and what torch does where there is no
         memory left, or the device is broken.
@@ -93,6 +93,8 @@ class AtenProgram:
             environment = self._environment(inputs)
             for step in self._steps:
                 self._run(step, environment)
+                for value in () if kept is None else set(step.free).difference(kept):
+                    environment[value] = None
         return environment[: self._values]
 
     def caller(self, inputs: Sequence[Value]) -> Callable[[], object]:

@@ -179,12 +179,18 @@ class Bench:
         """A Kernel's IR against its Fallback, in f64."""
         import torch
 
-        from nearhint_daemon.workers.lowering_check import check_lowering
+        from nearhint_daemon.workers.lowering_check import CASE_BYTES, check_lowering
 
         torch.set_num_threads(1)  # sizes are small
         kernel = _read_kernel(request.kernel_ir)
         fallback = _read_fallback(request.fallback, kernel)
-        found = check_lowering(kernel, fallback, seed=_seed(request.seed), device=self._device)
+        found = check_lowering(
+            kernel,
+            fallback,
+            seed=_seed(request.seed),
+            device=self._device,
+            limit_bytes=request.memory_limit_bytes or CASE_BYTES,
+        )
         return _verdict(found.problem, found.worst_error, found.cases)
 
     def verify_variant(self, request: pb.VerifyVariant) -> pb.Verdict:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -65,9 +65,17 @@ def size_bytes(program: pr.Program, sizes: Mapping[str, int]) -> int:
     )
 
 
-def peak_bytes(program: pr.Program, sizes: Mapping[str, int]) -> int:
-    """Bytes that are alive at once while a Program runs that keeps its inputs, and frees what was
-    read for the last time; a view keeps what it is of.
+def peak_bytes(
+    program: pr.Program,
+    sizes: Mapping[str, int],
+    *,
+    precision: str = "",
+    beside: Iterable[int] = (),
+) -> int:
+    """Bytes that are alive at once while a Program runs that keeps its inputs and the values
+    `beside` them, and frees what else was read for the last time; a view keeps what it is of.
+
+    In "f64" precision every float takes eight bytes.
     """
     owner = list(range(len(program.inputs)))
     for node in program.nodes:
@@ -80,10 +88,10 @@ def peak_bytes(program: pr.Program, sizes: Mapping[str, int]) -> int:
     for index, node in enumerate(program.nodes):
         last.update((owner[value], index) for value in node.inputs)
     kept = [value for value in program.outputs if value is not None]
-    kept += range(len(program.inputs))
+    kept += (*range(len(program.inputs)), *beside)
     last.update((owner[value], len(program.nodes)) for value in kept)
     weights = [
-        tensor_spec(kind, sizes).size_bytes
+        tensor_spec(_in_precision(kind, precision), sizes).size_bytes
         if isinstance(kind, pr.TensorType) and owner[value] == value
         else 0
         for value, kind in enumerate(pr.value_types(program))
@@ -98,6 +106,11 @@ def peak_bytes(program: pr.Program, sizes: Mapping[str, int]) -> int:
         read = {owner[each] for each in (*node.inputs, *made)}
         alive -= sum(weights[each] for each in read if last[each] <= index)
     return most
+
+
+def _in_precision(kind: pr.TensorType, precision: str) -> pr.TensorType:
+    is_wider = precision == "f64" and kind.dtype in FLOATS
+    return replace(kind, dtype="f64") if is_wider else kind
 
 
 def check_memory(

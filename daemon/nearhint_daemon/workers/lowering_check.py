@@ -5,7 +5,8 @@ itself. It runs at small sizes within the Program's assumed ranges, 1 and primes
 symbol another prime, so that exchanged dimensions show) and multiples of what sizes are divided by
 (blocks need them), once with small inputs, where an epsilon that was left out is large. Where sizes
 that are no symbols make even the smallest space large, slabs of it are compared (`reference`) with
-their part of what the ops make. Tables that are large have fewer places (`small_tables`).
+their part of what the ops make. Tables that are large have fewer places (`small_tables`). What is
+made on the way is freed, so that a batch of one may be as large as what is measured.
 
 A Kernel's constants may be rounded to f32, as eager's are: that moves a remainder by as much as it
 moves the whole, and half floats are so few that some lie just where it makes a quotient's floor
@@ -35,6 +36,7 @@ from nearhint_daemon.workers.inputs import (
     TensorSpec,
     as_tensor,
     flat_storage,
+    peak_bytes,
     random_values,
     size_bytes,
     tensor_spec,
@@ -97,9 +99,17 @@ class LoweringVerdict:
 
 
 def check_lowering(
-    kernel: ir.Kernel, fallback: Fallback, *, seed: int, device: str = "cpu"
+    kernel: ir.Kernel,
+    fallback: Fallback,
+    *,
+    seed: int,
+    device: str = "cpu",
+    limit_bytes: int = CASE_BYTES,
 ) -> LoweringVerdict:
     """Compares at several sizes, up to the first that differs.
+
+    Where sizes that are no symbols leave none whose values take `CASE_BYTES` or less, it is at the
+    least ones, if what is alive there at once takes `limit_bytes` or less.
 
     Sizes at which the ops themselves refuse to run, or make other shapes than the Program says, are
     left out: its ranges do not hold all that was assumed. If none is left, just beyond the least
@@ -109,9 +119,9 @@ def check_lowering(
     worst, count = 0.0, 0
     if CASE_BYTES < _f64_bytes(fallback, within_ranges(fallback.program, (1,))) < math.inf:
         kernel, fallback = with_small_tables(kernel, fallback)
-    refusal = f"its values take more than {CASE_BYTES} bytes in f64 at any sizes"
+    refusal = f"its values take more than {limit_bytes} bytes in f64 at any sizes"
     generator = torch.Generator().manual_seed(seed)
-    for cases in (_cases(fallback), _beyond_least(fallback)):
+    for cases in (_cases(fallback), _beyond_least(fallback), _least(fallback, limit_bytes)):
         if count:
             break
         for sizes, scale in cases:
@@ -133,6 +143,21 @@ def _beyond_least(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
         sizes = within_ranges(fallback.program, [size + more for size in least])
         if _f64_bytes(fallback, sizes) <= CASE_BYTES:
             yield sizes, 1.0
+
+
+def _least(fallback: Fallback, limit_bytes: int) -> Iterator[tuple[dict[str, int], float]]:
+    """Where all that was tried is too large: the least sizes, in as little memory as they take."""
+    sizes = within_ranges(fallback.program, (1,), steps=_steps(fallback))
+    if CASE_BYTES < _f64_bytes(fallback, sizes) < math.inf:
+        alive = peak_bytes(fallback.program, sizes, precision="f64", beside=_compared(fallback))
+        if alive <= limit_bytes:
+            yield sizes, 1.0
+            yield sizes, SMALL_SCALE
+
+
+def _compared(fallback: Fallback) -> frozenset[int]:
+    """The values that the Kernel reads and makes."""
+    return frozenset((*fallback.inputs, *fallback.outputs))
 
 
 def _cases(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
@@ -200,7 +225,7 @@ def _compare(
     inputs = random_values(
         fallback.program, sizes, precision="f64", device=device, generator=generator, scale=scale
     )
-    values = program.values(inputs)
+    values = program.values(inputs, kept=_compared(fallback))
     types = value_types(fallback.program)
     for number in fallback.outputs:
         _require_shape(types[number], sizes, values[number])

@@ -754,10 +754,13 @@ class CheckLowering(_message.Message):
     KERNEL_IR_FIELD_NUMBER: _builtins.int
     FALLBACK_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     kernel_ir: _builtins.str
     """The printed IR."""
     seed: _builtins.int
     """The seed of the random inputs."""
+    memory_limit_bytes: _builtins.int
+    """The most that values which are alive at once may take, in f64; 0: as the worker sees fit."""
     @_builtins.property
     def fallback(self) -> _program_pb2.Fallback:
         """The Fallback."""
@@ -768,10 +771,11 @@ class CheckLowering(_message.Message):
         kernel_ir: _builtins.str = ...,
         fallback: _program_pb2.Fallback | None = ...,
         seed: _builtins.int = ...,
+        memory_limit_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback", "kernel_ir", b"kernel_ir", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback", "kernel_ir", b"kernel_ir", "memory_limit_bytes", b"memory_limit_bytes", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -400,6 +400,15 @@ def test_a_run_that_frees_what_it_has_read_needs_what_is_alive_at_once() -> None
     program = pr.Program(symbols, (x,), (*chain, view, last), (8,))
     one = 4 * SIZES["s0"] * SIZES["s1"]
     assert peak_bytes(program, SIZES) == 3 * one
+    assert peak_bytes(program, SIZES, precision="f64") == 6 * one
+    assert peak_bytes(program, SIZES, beside=(2,)) == 4 * one
+    inputs = random_values(
+        program, SIZES, precision="f32", device="cpu", generator=torch.Generator().manual_seed(0)
+    )
+    ready = AtenProgram(program, SIZES, precision="f32", device="cpu")
+    kept = ready.values(inputs, kept={2})
+    assert [number for number, value in enumerate(kept) if value is not None] == [0, 2, 8]
+    assert torch.equal(kept[8], ready.values(inputs)[8])
     check_memory(program, SIZES, limit_bytes=3 * one, frees=True)
     with pytest.raises(MemoryLimitExceeded):
         check_memory(program, SIZES, limit_bytes=3 * one)

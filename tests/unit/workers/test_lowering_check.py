@@ -21,6 +21,7 @@ from tests.unit.workers.building import (
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_daemon.workers import aten
+from nearhint_daemon.workers import lowering_check as checks
 from nearhint_daemon.workers.lowering_check import check_lowering
 from nearhint_daemon.workers.small_tables import with_small_tables
 from nearhint_rules import expr as ex
@@ -42,6 +43,21 @@ def test_a_right_lowering_passes(name: str) -> None:
     found = check_lowering(kernel, fallback, seed=1)
     assert found.problem == ""
     assert found.cases >= 4
+
+
+def test_the_least_sizes_may_take_as_much_as_is_measured_where_no_others_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "CASE_BYTES", 64)
+    kernel, fallback = lowered(PROGRAMS["norm"])
+    assert (
+        "more than 64 bytes in f64"
+        in check_lowering(kernel, fallback, seed=1, limit_bytes=64).problem
+    )
+    found = check_lowering(kernel, fallback, seed=1, limit_bytes=1 << 20)
+    assert (found.problem, found.cases) == ("", 2)
+    wrong = edited(kernel, without_epsilon)
+    assert check_lowering(wrong, fallback, seed=1, limit_bytes=1 << 20).problem
 
 
 def edited(kernel: ir.Kernel, edit: Callable[[ir.BodyNode], ir.BodyNode]) -> ir.Kernel:
