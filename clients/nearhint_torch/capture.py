@@ -43,6 +43,14 @@ from nearhint_torch.sizes import Computed, SizeTable
 
 EMPTY = frozenset({"aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default"})
 """Ops that make memory of which nothing is known."""
+IN_ANY_ORDER = frozenset(
+    f"aten.{name}"
+    for name in (
+        "embedding_dense_backward.default", "index_add.default", "index_put.default",
+        "scatter_add.default", "scatter_reduce.two",
+    )
+)  # fmt: skip
+"""Ops that add up at places in any order, but for one where torch is to give the same each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +231,8 @@ class _Capture:
     def _signature(self, node: fx.Node) -> tuple[str, tuple[Arg, ...], dict[str, Arg]]:
         op = op_name(node.target)
         if not OP_PATTERN.fullmatch(op) or (op in EMPTY and _is_memory_filled()):
+            return "", (), {}
+        if op in IN_ANY_ORDER and torch.are_deterministic_algorithms_enabled():
             return "", (), {}
         if not is_faithful(node, op):
             operand = cast_to_float8(node, op)

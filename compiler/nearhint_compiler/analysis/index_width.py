@@ -35,8 +35,10 @@ def index_bounds(kernel: ir.Kernel) -> tuple[ex.Expr, ...] | None:
     for node in kernel.body:
         if isinstance(node, ir.Indexed):
             found.append(ex.mul(2, _largest(node.index, last, found)))
-        if isinstance(node, ir.Gather):
+        if isinstance(node, ir.Placed):
             found.append(ex.mul(_largest(node.stride, {}, found), node.size))
+        if isinstance(node, ir.Scatter):
+            found.append(ex.mul(2, _largest(ir.scattered(kernel, node), {}, found)))
     kept: list[ex.Expr] = []
     for bound in dict.fromkeys(found):
         if not any(_at_most(bound, other) for other in kept):

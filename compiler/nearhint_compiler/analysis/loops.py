@@ -23,7 +23,7 @@ def variables_of(kernel: ir.Kernel) -> tuple[frozenset[str], ...]:
         for operand in ir.operands_of(node):
             own |= found[operand]
         match node:
-            case ir.Load() | ir.Gather() | ir.Iota() | ir.Store():
+            case ir.Load() | ir.Gather() | ir.Iota() | ir.Scatter() | ir.Store():
                 own |= loops & set(ex.symbols_of(node.index))
             case ir.Reduce() | ir.Arg():
                 own = {name for name in own if not ir.is_reduction_variable(name)}

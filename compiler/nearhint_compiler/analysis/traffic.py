@@ -25,9 +25,16 @@ def traffic(kernel: ir.Kernel) -> Traffic:
 
     An access counts the points of the loops that its index mentions; two accesses to one
     parameter by different indices count twice. What is gathered counts each time that a place names
-    it. Scalars count nothing.
+    it, and what is scattered to once. Scalars count nothing.
     """
-    return Traffic(_bytes_of(kernel, ir.Load | ir.Gather), _bytes_of(kernel, ir.Store))
+    read, written = _bytes_of(kernel, ir.Load | ir.Gather), _bytes_of(kernel, ir.Store)
+    if (scatter := ir.scatter_of(kernel)) is not None:
+        count = ir.scattered(kernel, scatter)
+        size = DTYPES[kernel.params[scatter.param].dtype]
+        formers = sum(isinstance(node, ir.Former) for node in kernel.body)
+        read = ex.add(read, ex.mul(size * formers, count))
+        written = ex.mul(size, count)
+    return Traffic(read, written)
 
 
 def _bytes_of(kernel: ir.Kernel, access: type | UnionType) -> Expr:

@@ -12,7 +12,7 @@ from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.fuse import Fused, Group
 from nearhint_compiler.frontend.indices import output_index, read_index
 from nearhint_compiler.frontend.lookups import Place, one_place
-from nearhint_compiler.frontend.loops import LOOKED_UP, Loops
+from nearhint_compiler.frontend.loops import LOOKED_UP, Loops, Scattering
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.space import loop_index
 from nearhint_compiler.ir import index as ix
@@ -60,6 +60,10 @@ class _Here:
         index = read_index(self.builder.graph, read, self.index, self.builder.ranges, named)
         return self.builder.element(read.value, index, self.depth)
 
+    def former(self, operand: int) -> Value:
+        (output,) = self.builder.graph.values_of(self.loops.node)
+        return self.builder.former(self.loops.reads[operand].value, output, self.depth)
+
 
 @dataclass(slots=True)
 class _Builder:
@@ -84,6 +88,44 @@ class _Builder:
         if node in self.inlined:
             return self.compute(node, index, depth + 1)[root - self.graph.starts[node]]
         return self._loaded(root, ix.linear(index, self.graph.tensor(root).stride))
+
+    def former(self, value: int, output: int, depth: int) -> Value:
+        """The element of `value` at the position in `output` that is written to.
+
+        Raises `InvalidKernel` unless both lie in memory alike, or it is the same everywhere.
+        """
+        found = self.graph.tensor(output)
+        names = tuple(ex.Sym(f"d{place}") for place in range(len(found.shape)))
+        extents = {name.name: size for name, size in zip(names, found.shape, strict=True)}
+        ranges = ix.Ranges(self.graph.ranges.symbols, extents)
+        root, index = self.graph.root_index(value, names, ranges)
+        node = self.graph.producers[root]
+        if node in self.inlined:
+            return self.compute(node, index, depth + 1)[root - self.graph.starts[node]]
+        own, stride = ix.linear(index, self.graph.tensor(root).stride), found.stride
+        if ix.simplify(ex.sub(own, ix.linear(names, stride)), ranges) != ex.ZERO:
+            raise InvalidKernel("a base that does not lie as what it becomes")
+        return self.emit.former(self._param(root))
+
+    def scatter(self, value: int, param: int, scattering: Scattering) -> None:
+        """Brings what a member makes at each point together where its places say.
+
+        Raises `InvalidKernel` where rows and places are not all of the output.
+        """
+        node, found = self.graph.producers[value], self.graph.tensor(value)
+        index = loop_index(self.graph.loops[node], self.group.space, self.graph.ranges)
+        if index is None:
+            raise InvalidKernel("a scatter that does not fit its group's space")
+        base, term, *named = self.compute(node, index, 0)
+        dims = [*zip(scattering.dims, found.shape, found.stride, strict=True)]
+        at = [(size, step) for dim, size, step in dims if dim == LOOKED_UP]
+        places = [Place(each, size) for each, (size, _) in zip(named, at, strict=True)]
+        stride, size, place = one_place(self.emit, places, [step for _, step in at])
+        if size != ex.product(size for size, _ in at):
+            raise InvalidKernel("places that are not all of the output's")
+        rows = [(ex.ZERO if dim == LOOKED_UP else index[dim], step) for dim, _, step in dims]
+        where = ix.linear([each for each, _ in rows], [step for _, step in rows])
+        self.emit.scatter(scattering.kind, param, (where, stride, size, place), base, term)
 
     def name(self, place: Place) -> Expr:
         """What stands for a place that data names, in indices; itself where no data does.
@@ -169,11 +211,20 @@ def build_kernel(graph: Graph, fused: Fused, group: Group, *, stored: Sequence[i
         place = loop_index(graph.loops[node], group.space, graph.ranges)
         if place is not None:
             builder.compute(node, place, 0)
-    results = [builder.result(value) for value in stored]
+    scattering = {
+        value: each
+        for value in stored
+        if (each := graph.loops[graph.producers[value]].scattering) is not None
+    }
+    results = [None if value in scattering else builder.result(value) for value in stored]
     is_cpu = any(graph.tensor(value).device == "cpu" for value in stored)
     if is_cpu and not builder.is_checked:
         raise InvalidKernel("a place at which nothing is read, which eager refuses outside")
     for value, result in zip(stored, results, strict=True):
+        if result is None:
+            param = builder.emit.param("out", graph.tensor(value).dtype)
+            builder.scatter(value, param, scattering[value])
+            continue
         node = graph.producers[value]
         place = loop_index(graph.loops[node], group.space, graph.ranges)
         index = output_index(graph, value, group.space, place)

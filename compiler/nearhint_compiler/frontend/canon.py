@@ -62,7 +62,7 @@ def _live(body: Sequence[ir.BodyNode]) -> tuple[ir.BodyNode, ...]:
     """The body without what no store needs."""
     needed: set[int] = set()
     for position in reversed(range(len(body))):
-        if isinstance(body[position], ir.Store) or position in needed:
+        if isinstance(body[position], ir.Writing) or position in needed:
             needed.add(position)
             needed.update(ir.operands_of(body[position]))
     return _renumbered(body, sorted(needed))
@@ -80,9 +80,9 @@ def _with_indices(
 
 
 def _with_index(node: ir.BodyNode, rewrite: Callable[[Expr], Expr]) -> ir.BodyNode:
-    if isinstance(node, ir.Gather):
+    if isinstance(node, ir.Placed):
         index, stride, size = map(rewrite, (node.index, node.stride, node.size))
-        return ir.Gather(node.param, index, stride, size, node.place)
+        return replace(node, index=index, stride=stride, size=size)
     return replace(node, index=rewrite(node.index)) if isinstance(node, ir.Indexed) else node
 
 
@@ -97,7 +97,7 @@ def _ordered(
     names = [f"f{place}" for place in dims]
     accesses = [
         node.index
-        for kind in (ir.Store, ir.Load)
+        for kind in (ir.Writing, ir.Load)
         for node in body
         if isinstance(node, kind) and all(ix.mentions(node.index, name) for name in names)
     ]
@@ -265,7 +265,7 @@ def _named(
     body = _walk_order(body, nest.params)
     body = _with_indices(body, symbols.index)
     used = dict.fromkeys(node.param for node in body if isinstance(node, ir.Reading))
-    written = dict.fromkeys(node.param for node in body if isinstance(node, ir.Store))
+    written = dict.fromkeys(node.param for node in body if isinstance(node, ir.Writing))
     order = [*used, *written]
     places = {old: new for new, old in enumerate(order)}
     kernel = ir.Kernel(
@@ -275,7 +275,7 @@ def _named(
         params=tuple(nest.params[old] for old in order),
         body=tuple(
             replace(node, param=places[node.param])
-            if isinstance(node, ir.Reading | ir.Store)
+            if isinstance(node, ir.Reading | ir.Writing)
             else node
             for node in body
         ),
@@ -288,7 +288,7 @@ def _walk_order(
 ) -> tuple[ir.BodyNode, ...]:
     """The body in depth-first order from its stores, the stores in an order of their own."""
     shapes = _shapes(body, params)
-    stores = [place for place, node in enumerate(body) if isinstance(node, ir.Store)]
+    stores = [place for place, node in enumerate(body) if isinstance(node, ir.Writing)]
     stores.sort(key=lambda place: shapes[place])
     order: dict[int, None] = {}
     for store in stores:
@@ -311,8 +311,16 @@ def _shapes(body: Sequence[ir.BodyNode], params: Sequence[ir.Param]) -> list[tup
     for node in body:
         operands = [found[operand] for operand in ir.operands_of(node)]
         match node:
-            case ir.Load(param) | ir.Gather(param) | ir.Scalar(param) | ir.Store(param):
+            case (
+                ir.Load(param)
+                | ir.Gather(param)
+                | ir.Scalar(param)
+                | ir.Former(param)
+                | ir.Store(param)
+            ):
                 label = f"{type(node).__name__} {params[param].dtype}"
+            case ir.Scatter(name, dtype, param):
+                label = f"Scatter {name} {dtype} {params[param].dtype}"
             case ir.Op(name, dtype, _) | ir.Reduce(name, dtype, _) | ir.Scan(name, dtype, _):
                 label = f"{type(node).__name__} {name} {dtype}"
             case ir.Arg(name, dtype, _, _):

@@ -182,3 +182,13 @@ CREATION: Mapping[str, Rule] = {
     "aten.tril.default": _triangle("le"),
     "aten.triu.default": _triangle("ge"),
 }
+FILLED = frozenset(
+    f"aten.{name}"
+    for name in (
+        "full.default", "full_like.default", "new_full.default", "fill.Scalar", "zeros.default",
+        "zeros_like.default", "new_zeros.default", "zero.default", "empty.memory_format",
+        "empty_like.default", "new_empty.default", "ones.default", "ones_like.default",
+        "new_ones.default",
+    )
+)  # fmt: skip
+"""Those of one number, which is the same at all places."""

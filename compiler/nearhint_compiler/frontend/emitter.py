@@ -141,6 +141,30 @@ class Emitter:
             node = self.emit(ir.Op("cast", narrow, (node,)), narrow).node
         self.emit(ir.Store(param, index, node), narrow)
 
+    def former(self, param: int) -> Value:
+        """The element of an input at the position that a scatter writes to, raised."""
+        return self._raised(self.emit(ir.Former(param), self.params[param].dtype))
+
+    def scatter(
+        self,
+        kind: str,
+        param: int,
+        where: tuple[Expr, Expr, Expr, Value],
+        base: Value,
+        value: Value,
+    ) -> None:
+        """Brings `value` together in `where` (index, stride, size, place) of an output."""
+        narrow = self.params[param].dtype
+        index, stride, size, place = where
+        nodes = [
+            self.cast(each, dtype).node
+            for each, dtype in ((place, "i64"), (base, narrow), (value, narrow))
+        ]
+        wide = compute_dtype(narrow)
+        if wide not in ir.SCATTERS[kind] or narrow in STORED_FLOATS:
+            raise Unlowerable(f"{kind} of {narrow} at places")
+        self.emit(ir.Scatter(kind, wide, param, index, stride, size, *nodes), narrow)
+
     def const(self, dtype: str, value: float) -> Value:
         """A number in the dtype that `dtype` is computed in."""
         wide = compute_dtype(dtype)
@@ -322,7 +346,13 @@ class Emitter:
     def value_of(self, number: int) -> Value:
         """A node as a value of the dtype that it has in the body."""
         match self.body[number]:
-            case ir.Load(param) | ir.Gather(param) | ir.Scalar(param) | ir.Store(param):
+            case (
+                ir.Load(param)
+                | ir.Gather(param)
+                | ir.Scalar(param)
+                | ir.Former(param)
+                | ir.Store(param)
+            ) | ir.Scatter(_, _, param):
                 return Value(number, self.params[param].dtype)
             case ir.Iota() | ir.Arg():
                 return Value(number, "i64")

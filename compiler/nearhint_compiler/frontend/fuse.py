@@ -7,6 +7,7 @@ A *unit* is a group of loops, or a node that stays opaque. Two groups are joined
     whatever one reads of the other, it reads at the very   (`Fusion._fits`)
     point at which it is computed, so it stays in a register
     no unit outside depends on one and feeds the other      (`Units.can_join`)
+    one that scatters is all that needs the other           (`Fusion._is_scattered_alone`)
 
 First producers join their consumers, then siblings that share an input join each other, but for
 what is computed again where a join takes its parts. Then pointwise groups that nothing needs in
@@ -28,6 +29,7 @@ from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.loops import Loops, Read, Window
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.pointwise import POINTWISE
+from nearhint_compiler.frontend.scattering import bases_of, is_at_hand, is_made_for, scatters
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
 from nearhint_compiler.frontend.units import Units
 from nearhint_compiler.frontend.worth import (
@@ -107,7 +109,7 @@ class Fusion:
             self.graph.producers[self.graph.root(read.value)]
             for loops in self.graph.loops.values()
             for read in loops.reads
-            if read.looks_up
+            if read.looks_up and loops.scattering is None
         )
         self._turned = frozenset(
             node
@@ -191,7 +193,7 @@ class Fusion:
         space = unify(self.spaces[left], self.spaces[right])
         if space is None or not self.units.can_join(left, right):
             return False
-        if not self._fits(left, right, space):
+        if not self._fits(left, right, space) or not self._is_scattered_alone(left, right):
             return False
         self.units.join(left, right)
         del self.spaces[right]
@@ -216,6 +218,15 @@ class Fusion:
                 crossing = (producer in left_nodes) != (node in left_nodes)
                 if inside and (crossing or not same) and not self._reads_here(node, read, space):
                     return False
+        return True
+
+    def _is_scattered_alone(self, left: int, right: int) -> bool:
+        """Whether neither group scatters, or one does and the other is there for that alone."""
+        graph, members = self.graph, self.units.members
+        for one, other in ((left, right), (right, left)):
+            if scatters(graph, members[one]):
+                known = self._reading_nodes(), self._needed()
+                return is_made_for(graph, members[one], members[other], *known)
         return True
 
     def _is_possible(self, nodes: set[int], space: Space) -> bool:
@@ -267,7 +278,7 @@ class Fusion:
         `needed` are nodes whose results have to be in memory.
         """
         graph, units = self.graph, self.units
-        readers, reading = self._readers(), self._reading_nodes()
+        readers, reading, bases = self._readers(), self._reading_nodes(), bases_of(graph)
         inlined: dict[int, set[int]] = {unit: set() for unit in self.spaces}
         gone: set[int] = set()
         work = Work({unit: len(units.members[unit]) for unit in self.spaces})
@@ -280,6 +291,8 @@ class Fusion:
             if not into <= self.spaces.keys() or unit in into:
                 continue
             if self._is_table(unit) and not all(map(self._is_elementwise, nodes)):
+                continue
+            if not (bases.isdisjoint(nodes) or is_at_hand(graph, nodes)):
                 continue
             if not self._turned.isdisjoint(units.members[unit]):
                 continue
@@ -378,6 +391,9 @@ class Fusion:
                 continue  # it was joined with what it reads
             if not self.spaces[unit].reduced_dims or self._is_table(unit):
                 continue
+            members = self.units.members[unit]
+            if scatters(self.graph, members) or not bases_of(self.graph).isdisjoint(members):
+                continue
             into = sorted(_takers(unit, readers, gone))
             taken = {reader: self._computed_again(unit, reader, inlined) for reader in into}
             again = {reader: each for reader, each in taken.items() if each.wanted}
@@ -437,9 +453,10 @@ class Fusion:
         What is `left` is computed again there, as heads are that are normed and then rotated.
         """
         again = {*inlined[unit], *inlined[reader], *left}
-        if not self.units.can_join(unit, reader, through=gone):
+        reads = self.units.members[reader]
+        if scatters(self.graph, reads) or not self.units.can_join(unit, reader, through=gone):
             return False
-        nodes = {*self.units.members[unit], *self.units.members[reader]}
+        nodes = {*self.units.members[unit], *reads}
         space = unify(self.spaces[unit], self.spaces[reader])
         if space is None or len(nodes | again) > MEMBER_LIMIT:
             return False

@@ -149,7 +149,7 @@ def _index(call: Call) -> Loops:
     found = [call.tensor_at(listed[dim]) for dim in looked_up]
     if any(kind.dtype not in PLACES for _, kind in found):
         raise Unlowerable("places that are a mask")
-    named = _broadcast([kind.shape for _, kind in found])
+    named = broadcast([kind.shape for _, kind in found])
     is_run = looked_up[-1] - looked_up[0] == len(looked_up) - 1
     first = looked_up[0] if is_run else 0
     others = [dim for dim in range(len(shape)) if dim not in looked_up]
@@ -165,7 +165,7 @@ def _index(call: Call) -> Loops:
     return _loops(call, out, table, tuple(places), sizes=tuple(shape[dim] for dim in looked_up))
 
 
-def _broadcast(shapes: list[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+def broadcast(shapes: list[tuple[Expr, ...]]) -> tuple[Expr, ...]:
     """The shape that all of `shapes` broadcast to, where that is certain."""
     rank = max(map(len, shapes))
     padded = [(ex.ONE,) * (rank - len(shape)) + shape for shape in shapes]
@@ -193,13 +193,14 @@ def _loops(
         e = point.emit
         found = [e.cast(point.read(place), "i64") for place in places]
         for number, size in enumerate(sizes):
-            found[number] = _from_the_end(e, found[number], size)
+            found[number] = from_the_end(e, found[number], size)
         return (point.look_up(table, found),)
 
     return call.loops(shape, frozenset(), build)
 
 
-def _from_the_end(e: Emitter, place: Value, size: Expr) -> Value:
+def from_the_end(e: Emitter, place: Value, size: Expr) -> Value:
+    """A place that counts from the end where it is negative."""
     is_negative = e.op("lt", place, e.const("i64", 0))
     return e.op("where", is_negative, e.op("add", place, e.iota(size)), place)
 

@@ -70,6 +70,10 @@ class Point(Protocol):
         """As `read`, at these places along the dims of the read that are `LOOKED_UP`, in i64."""
         ...
 
+    def former(self, operand: int) -> Value:
+        """The element of an operand that lies as the output does, at what is written there."""
+        ...
+
 
 Build: TypeAlias = Callable[[Point], Sequence[Value]]
 Remap: TypeAlias = Callable[[tuple[Expr, ...], Ranges], tuple[Expr, ...]]
@@ -96,6 +100,18 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class Scattering:
+    """How what a loop makes is brought together where data says.
+
+    Dim d of the output is indexed by dim `dims[d]` of the loop's shape, or by a place that the body
+    names, where that is `LOOKED_UP`; the dims of the loop that are not among these are reduced.
+    """
+
+    kind: str
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Loops:
     """A node as loops over `shape`, of which the dims in `axes` are reduced.
 
@@ -104,7 +120,8 @@ class Loops:
     is reduced, it may be a reshape. A loop with a scan is
     walked in order, so its group must have no other reduced dim than its own. `otherwise` is the
     same without a walk, for where no other loop of its group walks the same. With an `order`, dim d
-    of `shape` is dim `order[d]` of its one output.
+    of `shape` is dim `order[d]` of its one output. With a `scattering`, what `build` makes is what
+    the one output begins with, what is brought together in it, and the places.
     """
 
     node: int
@@ -117,11 +134,12 @@ class Loops:
     has_scan: bool = False
     otherwise: Loops | None = None
     order: tuple[int, ...] = ()
+    scattering: Scattering | None = None
 
     @property
     def is_pointwise(self) -> bool:
         """Whether nothing is reduced, so that it can be computed again at any index."""
-        return not self.axes
+        return not self.axes and self.scattering is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from nearhint_compiler.frontend.lookups import LOOKUPS
 from nearhint_compiler.frontend.loops import Loops, Lowered, View
 from nearhint_compiler.frontend.losses import LOSSES
 from nearhint_compiler.frontend.normalisation import NORMALISATION
+from nearhint_compiler.frontend.placed_sums import PLACED_SUMS
 from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.pools import POOLS
 from nearhint_compiler.frontend.reductions import REDUCTIONS
@@ -48,7 +49,7 @@ Rule = Callable[[Call], Lowered]
 TABLE: Mapping[str, Rule] = {
     **POINTWISE, **ACTIVATIONS, **SPECIAL, **ANGLES, **CREATION, **JOINS, **GATES, **POOLS,
     **REDUCTIONS, **LOSSES, **SCANS, **NORMALISATION, **VIEWS, **LOOKUPS,
-    **SCATTERS,
+    **SCATTERS, **PLACED_SUMS,
 }  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
 POINT_BYTES = 1 << 12
@@ -313,6 +314,9 @@ class _Trial:
     def look_up(self, operand: int, places: Sequence[Value]) -> Value:
         return self.emit.gather(self.params[operand], ex.ZERO, ex.ONE, ex.ONE, places[0])
 
+    def former(self, operand: int) -> Value:
+        return self.emit.former(self.params[operand])
+
 
 def _check_loops(
     loops: Loops, outputs: Sequence[ValueType], types: Sequence[ValueType], ranges: ix.Ranges
@@ -328,13 +332,19 @@ def _check_loops(
     if ex.ZERO in loops.shape:
         raise Unlowerable("a loop over no elements")
     ex.mul(POINT_BYTES, *loops.shape)
-    if len(loops.build(_Trial(emit, index, tuple(params)))) != loops.outputs:
+    made = loops.build(_Trial(emit, index, tuple(params)))
+    if loops.scattering is not None:
+        base, value, place, *_ = made
+        target = emit.param("out", type_read(outputs[0]).dtype)
+        where = (ex.ZERO, ex.ONE, ex.ONE, place)
+        emit.scatter(loops.scattering.kind, target, where, base, value)
+    elif len(made) != loops.outputs:
         raise Unlowerable("a body with another number of outputs")
     for position in range(loops.outputs):
         found = outputs[position]
         if not isinstance(found, TensorType) or not is_dense(found.shape, found.stride):
             raise Unlowerable("an output whose elements do not lie densely")
-        if position in loops.per_row or found.shape == loops.shape:
+        if position in loops.per_row or found.shape == loops.shape or loops.scattering:
             continue
         if loops.is_pointwise or ix.segments(loops.shape, found.shape) is None:
             raise Unlowerable("an output of another shape than its loop")

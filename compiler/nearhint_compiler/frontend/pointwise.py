@@ -244,7 +244,7 @@ def _masked_fill(call: Call) -> Loops:
     return call.pointwise(build)
 
 
-def _put_where(call: Call) -> Loops:
+def put_where(call: Call) -> Loops:
     """One value where a mask of the leading dims says so, and `self` elsewhere."""
     call.bind(("self", "indices", "values", "accumulate"), {"accumulate": False})
     shape, dtype, listed = call.out.shape, call.out.dtype, call["indices"]
@@ -551,7 +551,7 @@ POINTWISE: Mapping[str, Rule] = {
     "aten.where.Scalar": _where,
     "aten.masked_fill.Scalar": no_overflow(_masked_fill, "value"),
     "aten.masked_fill.Tensor": _masked_fill,
-    "aten.index_put.default": _put_where,
+    "aten.index_put.default": put_where,
     # copies and casts
     "aten.clone.default": _copy("self memory_format"),
     "aten._to_copy.default": _copy(

@@ -47,7 +47,7 @@ def _params_are_ordered(kernel: ir.Kernel) -> Iterator[str]:
     for param in kernel.params:
         if param.dtype not in DTYPES:
             yield f"dtype {param.dtype}"
-    stored = {node.param for node in kernel.body if isinstance(node, ir.Store)}
+    stored = {node.param for node in kernel.body if isinstance(node, ir.Writing)}
     outputs = {place for place, param in enumerate(kernel.params) if param.role == "out"}
     if stored != outputs:
         yield f"outputs {sorted(outputs)}, stored {sorted(stored)}"
@@ -56,7 +56,7 @@ def _params_are_ordered(kernel: ir.Kernel) -> Iterator[str]:
 def _operands_come_before(kernel: ir.Kernel) -> Iterator[str]:
     for position, node in enumerate(kernel.body):
         for operand in ir.operands_of(node):
-            if not 0 <= operand < position or isinstance(kernel.body[operand], ir.Store):
+            if not 0 <= operand < position or isinstance(kernel.body[operand], ir.Writing):
                 yield f"node {position} uses {operand}"
 
 
@@ -71,16 +71,20 @@ def _indices_use_loop_variables(kernel: ir.Kernel) -> Iterator[str]:
             for name in ex.symbols_of(node.index):
                 if name not in known:
                     yield f"node {position} indexes with {name}"
-        if isinstance(node, ir.Gather):
+        if isinstance(node, ir.Placed):
             for name in ex.symbols_of(node.stride, node.size):
                 if name not in kernel.symbols:
                     yield f"node {position} has places by {name}"
 
 
 def _params_are_used_by_role(kernel: ir.Kernel) -> Iterator[str]:
-    wanted = {ir.Load: "in", ir.Gather: "in", ir.Scalar: "scalar", ir.Store: "out"}
+    wanted = {
+        **dict.fromkeys((ir.Load, ir.Gather, ir.Former), "in"),
+        **dict.fromkeys((ir.Scatter, ir.Store), "out"),
+        ir.Scalar: "scalar",
+    }
     for position, node in enumerate(kernel.body):
-        if isinstance(node, ir.Reading | ir.Store):
+        if isinstance(node, ir.Reading | ir.Writing):
             inside = 0 <= node.param < len(kernel.params)
             if not inside or kernel.params[node.param].role != wanted[type(node)]:
                 yield f"node {position} uses parameter {node.param}"
@@ -108,6 +112,13 @@ def _dtypes_fit(kernel: ir.Kernel) -> Iterator[str]:
                 allowed = ir.REDUCTIONS[kind] if kind in ir.SCANS else ()
                 if dtype not in allowed or dtypes[operand] != dtype:
                     yield f"node {position}: scan {kind} {dtype} of {dtypes[operand]}"
+            case ir.Scatter(kind, dtype, param):
+                stored = kernel.params[param].dtype
+                is_narrow = dtype == "f32" and stored in ("f16", "bf16")
+                if dtype not in ir.SCATTERS.get(kind, ()) or not (stored == dtype or is_narrow):
+                    yield f"node {position}: scatter {kind} {dtype} into {stored}"
+                if [dtypes[each] for each in ir.operands_of(node)] != ["i64", dtype, dtype]:
+                    yield f"node {position}: scatter {kind} {dtype} of {dtypes[node.value]}"
             case ir.Gather():
                 if dtypes[node.place] != "i64":
                     yield f"node {position}: a place that is {dtypes[node.place]}"
@@ -156,6 +167,23 @@ def _stores_match_their_space(kernel: ir.Kernel) -> Iterator[str]:
                 yield f"node {position} stores an element once a row"
 
 
+def _scatters_are_alone(kernel: ir.Kernel) -> Iterator[str]:
+    writing = [node for node in kernel.body if isinstance(node, ir.Writing)]
+    for position, node in enumerate(kernel.body):
+        if isinstance(node, ir.Former) and not any(
+            isinstance(each, ir.Scatter) for each in writing
+        ):
+            yield f"node {position}: what was there before nothing is written to"
+        if not isinstance(node, ir.Scatter):
+            continue
+        if len(writing) > 1 or any(isinstance(each, ir.Reducing | ir.Scan) for each in kernel.body):
+            yield f"node {position}: a scatter beside others"
+        if any(map(ir.is_reduction_variable, ex.symbols_of(node.index))):
+            yield f"node {position}: a scatter by {ex.to_text(node.index)}"
+        if ir.varying(kernel)[node.base]:
+            yield f"node {position}: a base that varies"
+
+
 RULES: tuple[tuple[str, _Rule], ...] = (
     ("symbols are k0, k1, ...", _symbols_are_k0_k1),
     ("spaces are small and not empty", _spaces_are_small),
@@ -166,4 +194,5 @@ RULES: tuple[tuple[str, _Rule], ...] = (
     ("dtypes fit the op table", _dtypes_fit),
     ("reductions have loops", _reductions_have_loops),
     ("stores match their space", _stores_match_their_space),
+    ("scatters are alone", _scatters_are_alone),
 )

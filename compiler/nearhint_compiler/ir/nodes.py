@@ -16,6 +16,9 @@ Grammar, as `ir.text` prints and parses it:
             | (reduce KIND DTYPE operand)             over the whole reduction space
             | (arg KIND DTYPE operand index)          i64: `index` where `operand` is extremal
             | (scan KIND DTYPE operand)               over the reduction loop up to this point
+            | (former PARAM)                          what a scatter's output is to begin with
+            | (scatter KIND DTYPE PARAM index stride size place base operand)
+                                                      into what a value names of an output
             | (store PARAM index operand)             into an output
     extent, index := size expressions; extents over k*, indices over k*, p*, r*
     stride, size  := size expressions over k*
@@ -35,6 +38,13 @@ row of an embedding, a block of a paged cache. There are `size` places, and one 
 0 .. size - 1 stands for one inside, so that no value leads out of the parameter's storage: for the
 nearest, where 32 bits hold it.
 
+A `scatter` reduces, too, but to `size` values a row: element `index + stride * place` of its output
+is the base and all operands of the row that name that place; one outside of 0 .. size - 1 names
+none. Index is over p* and sizes, and rows and places together are all of the output. The base is
+the same everywhere, or a `former`, which is the element of an input at the same position, and it
+is added to first. The order of sums is anyone's, and a half float is rounded once, at the end. A
+Kernel with a scatter has no other reduction, and writes nothing else.
+
 Every symbol k_i is at least 1, and nothing else is known about it: the same Kernel serves every
 Program whose loops it fits. Index expressions are in elements, from the first element of the
 parameter as the launch hands it over; they never leave the parameter's storage.
@@ -52,7 +62,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nearhint_rules.expr import Expr, Int, symbols_of
+from nearhint_rules.expr import Expr, Int, mul, symbols_of
 
 FLOATS = ("f64", "f32")
 LOW_PRECISION = ("f16", "bf16", "f8e4m3fn", "f8e5m2")
@@ -153,6 +163,8 @@ ARGS = ("max", "min")
 """Kinds of `arg`; they compare in the dtypes of the reduction of that name."""
 SCANS = ("sum", "prod")
 """Kinds of `scan`; they accumulate in the dtypes of the reduction of that name."""
+SCATTERS: Mapping[str, tuple[str, ...]] = dict.fromkeys(("sum", "max", "min"), _NUMBER)
+"""Kinds of `scatter` and the dtypes that they accumulate in. Integer sums wrap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +257,31 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class Former:
+    """The element of input `param` at the position that a scatter writes to."""
+
+    param: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Brings `value` together with `base` in element `index + stride * place` of output `param`.
+
+    What no place of a row names is `base`. `place` is a node, an i64, of `size` that there are.
+    """
+
+    kind: str
+    dtype: str
+    param: int
+    index: Expr
+    stride: Expr
+    size: Expr
+    place: int
+    base: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """Writes node `value` to element `index` of output `param`."""
 
@@ -253,13 +290,19 @@ class Store:
     value: int
 
 
-BodyNode: TypeAlias = Load | Gather | Scalar | Const | Iota | Op | Reduce | Arg | Scan | Store
-Indexed: TypeAlias = Load | Gather | Iota | Arg | Store
+BodyNode: TypeAlias = (
+    Load | Gather | Scalar | Const | Iota | Op | Reduce | Arg | Scan | Former | Scatter | Store
+)
+Indexed: TypeAlias = Load | Gather | Iota | Arg | Scatter | Store
 """Nodes with an index expression."""
-Access: TypeAlias = Load | Gather | Store
+Access: TypeAlias = Load | Gather | Scatter | Store
 """Nodes that read or write elements of a parameter, at an index."""
-Reading: TypeAlias = Load | Gather | Scalar
+Placed: TypeAlias = Gather | Scatter
+"""Those at a place that data names."""
+Reading: TypeAlias = Load | Gather | Scalar | Former
 """Nodes that read a parameter."""
+Writing: TypeAlias = Scatter | Store
+"""Nodes that write one, and that nothing uses."""
 Reducing: TypeAlias = Reduce | Arg
 """Nodes that have one value a row, made of all its elements."""
 
@@ -286,6 +329,8 @@ def operands_of(node: BodyNode) -> tuple[int, ...]:
             return (value,)
         case Gather():
             return (node.place,)
+        case Scatter():
+            return (node.place, node.base, node.value)
         case _:
             return ()
 
@@ -305,22 +350,38 @@ def with_operands(node: BodyNode, places: Mapping[int, int]) -> BodyNode:
             return Store(param, index, places[value])
         case Gather():
             return replace(node, place=places[node.place])
+        case Scatter():
+            place, base, value = (places[operand] for operand in operands_of(node))
+            return replace(node, place=place, base=base, value=value)
         case _:
             return node
 
 
 def dtypes_of(kernel: Kernel) -> tuple[str, ...]:
-    """The dtype of each body node; a store has its parameter's."""
+    """The dtype of each body node; what writes has its parameter's."""
     found: list[str] = []
     for node in kernel.body:
         match node:
-            case Load(param) | Gather(param) | Scalar(param) | Store(param):
+            case (
+                Load(param) | Gather(param) | Scalar(param) | Former(param) | Store(param)
+            ) | Scatter(_, _, param):
                 found.append(kernel.params[param].dtype)
             case Const(dtype, _) | Op(_, dtype, _) | Reduce(_, dtype, _) | Scan(_, dtype, _):
                 found.append(dtype)
             case Iota() | Arg():
                 found.append("i64")
     return tuple(found)
+
+
+def scatter_of(kernel: Kernel) -> Scatter | None:
+    """The scatter of a kernel that has one."""
+    last = kernel.body[-1] if kernel.body else None
+    return last if isinstance(last, Scatter) else None
+
+
+def scattered(kernel: Kernel, scatter: Scatter) -> Expr:
+    """How many elements the output of a scatter has: one for each row and place."""
+    return mul(scatter.size, *kernel.pointwise)
 
 
 def place_of(node: BodyNode) -> Expr | None:
@@ -360,6 +421,9 @@ def _varying(
                 found.append(any(map(is_loop, symbols_of(index))))
             case Store(_, index, operand) | Gather(_, index, _, _, operand):
                 found.append(any(map(is_loop, symbols_of(index))) or found[operand])
+            case Scatter(_, _, _, index):
+                own = any(map(is_loop, symbols_of(index)))
+                found.append(own or any(found[operand] for operand in operands_of(node)))
             case Op(_, _, operands):
                 found.append(any(found[operand] for operand in operands))
             case Reduce(_, _, operand) | Arg(_, _, operand, _):

@@ -63,6 +63,12 @@ def _print_node(node: ir.BodyNode) -> str:
             return f"(arg {kind} {dtype} {operand} {ex.to_text(index)})"
         case ir.Scan(kind, dtype, operand):
             return f"(scan {kind} {dtype} {operand})"
+        case ir.Former(param):
+            return f"(former {param})"
+        case ir.Scatter(kind, dtype, param, index, stride, size):
+            texts = " ".join(map(ex.to_text, (index, stride, size)))
+            given = " ".join(map(str, ir.operands_of(node)))
+            return f"(scatter {kind} {dtype} {param} {texts} {given})"
         case ir.Store(param, index, value):
             return f"(store {param} {ex.to_text(index)} {value})"
 
@@ -163,6 +169,14 @@ def _node(tree: _Tree) -> ir.BodyNode:
             return ir.Arg(kind, dtype, _number(operand), _expr(index))
         case ["scan", str() as kind, str() as dtype, operand]:
             return ir.Scan(kind, dtype, _number(operand))
+        case ["former", param]:
+            return ir.Former(_number(param))
+        case ["scatter", str() as kind, str() as dtype, param, index, stride, size, *operands] if (
+            len(operands) == 3
+        ):
+            where = (_expr(index), _expr(stride), _expr(size))
+            numbers = [_number(operand) for operand in operands]
+            return ir.Scatter(kind, dtype, _number(param), *where, *numbers)
         case ["store", param, index, value]:
             return ir.Store(_number(param), _expr(index), _number(value))
         case [str() as name, str() as dtype, *operands] if name in ir.OPS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nearhint_compiler.ir.nodes import Kernel
+from nearhint_compiler.ir.nodes import Kernel, scatter_of
 from nearhint_compiler.schedule.schedule import Schedule, parse_schedule
 from nearhint_rules.target import Target
 
@@ -41,7 +41,7 @@ def crossings(
     bucket: beyond it the winner at the hint may not run, and what is second there need not be the
     best. So does a short axis in one tile, and so do columns in a cache. On a CPU there are none.
     """
-    if target.kind == "cpu":
+    if target.kind == "cpu" or scatter_of(kernel) is not None:
         return ()
     from nearhint_compiler.schedule import cuda_crossings, cuda_pointwise
 

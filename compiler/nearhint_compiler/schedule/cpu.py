@@ -10,6 +10,7 @@ Options of the families:
     cpu.columns    axis lanes unroll split ahead          lanes along p{axis}, threads share vectors
     cpu.panels     axis lanes unroll short stash across rows length split least next
                                                           cpu.rows, for inputs along p{across}
+    cpu.scattered  axis lanes unroll block parts          (`schedule/cpu_scattered.py`)
 
 `lanes` elements a vector, whatever the dtype; `unroll` vectors a step; tiles of `rows` rows of
 `tile` elements, or of `tile` rows, which go through a buffer unless there are `squares`: strips of
@@ -48,6 +49,7 @@ from nearhint_compiler.analysis.parted import parted
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.schedule import cpu_scattered
 from nearhint_compiler.schedule.cpu_facts import (
     IRREGULAR,
     access_score,
@@ -132,6 +134,8 @@ def candidates(
     limit: int = CANDIDATE_LIMIT,
 ) -> tuple[Schedule, ...]:
     """See `nearhint_compiler.schedule.candidates`; at most `limit`."""
+    if (scatter := ir.scatter_of(kernel)) is not None:
+        return tuple(dict.fromkeys(cpu_scattered.schedules(kernel, scatter, target, dims or {})))
     default, *others = _ranked(kernel, target, dims or {})
     cut = respaced(kernel)
     better: list[Schedule] = []

@@ -18,9 +18,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
+from nearhint_compiler.analysis.by_points import ATOMICS
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.schedule import block_pointers, cuda_pointwise, cuda_reductions
+from nearhint_compiler.schedule import (
+    block_pointers,
+    cuda_pointwise,
+    cuda_reductions,
+    cuda_scattered,
+)
 from nearhint_compiler.schedule.cuda_facts import EXTRAS, GENERIC_SIZE, facts_of
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import CudaDevice, Target
@@ -45,6 +51,8 @@ def candidates(
     """
     if not _is_expressible(kernel, target):
         return ()
+    if ir.scatter_of(kernel) is not None:
+        return tuple(dict.fromkeys(cuda_scattered.schedules(kernel, target, dims)))
     module = cuda_reductions if kernel.reduction else cuda_pointwise
     default, *others = dict.fromkeys(module.schedules(facts_of(kernel, target, dims)))
     cut = respaced(kernel)
@@ -62,8 +70,11 @@ def candidates(
 
 
 def _is_expressible(kernel: ir.Kernel, target: Target) -> bool:
-    """Whether Triton has all dtypes of a Kernel for the Target."""
+    """Whether Triton has all dtypes of a Kernel for the Target, and can scatter them."""
     assert isinstance(target.device, CudaDevice)
+    scatter = ir.scatter_of(kernel)
+    if scatter is not None and scatter.dtype not in ATOMICS[scatter.kind]:
+        return False
     stored = any(param.dtype == E4M3 for param in kernel.params)
     cast = any(isinstance(node, ir.Op) and node.dtype == E4M3 for node in kernel.body)
     return target.device.capability >= E4M3_CAPABILITY or not (stored or cast)

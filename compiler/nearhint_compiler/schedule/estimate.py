@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from nearhint_compiler.analysis.by_points import by_points
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.online import SHARED, WALKED, depth_of, walks_of
@@ -98,6 +99,8 @@ def estimate(
     cut = respaced(kernel) if schedule.get("spaced", 0) else None
     if cut is not None:
         kernel = cut.kernel
+    if ir.scatter_of(kernel) is not None:
+        kernel = by_points(kernel)
     device = target.device
     if isinstance(device, CudaDevice):
         return _on_cuda(kernel, schedule, device, dims)

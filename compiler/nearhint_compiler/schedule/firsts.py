@@ -122,6 +122,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     """
     if target.kind == "cpu":
         return _first_of_each(cpu.candidates(kernel, target, dims))
+    if ir.scatter_of(kernel) is not None:
+        return _first_of_each(cuda.candidates(kernel, target, dims))
     facts = facts_of(kernel, target, dims)
     if (single := first_single_step(facts)) is not None:
         return (streamed(facts, first_few_planes(facts) or single),)

@@ -31,6 +31,7 @@ _WARPS = Coordinate("warps", 1, 16)
 _X, _Y, _Z = (Coordinate(name, 1, 4096) for name in "xyz")
 _AHEAD = Coordinate("ahead", 2, 12)
 _PROGRAMS = Coordinate("programs", 64, 8192)
+_PARTS = Coordinate("parts", 1, 256)
 _TILES = Coordinate("tiles", 1, 8)
 _R, _R1 = (Coordinate(name, 1, 65_536) for name in ("r", "r1"))
 
@@ -47,7 +48,9 @@ COORDINATES: Mapping[str, tuple[Coordinate, ...]] = {
     "cpu.rows": (_LANES, _UNROLL, Coordinate("short", 1, 16)),
     "cpu.columns": (_LANES, _UNROLL),
     "cpu.panels": (_LANES, _UNROLL, Coordinate("short", 1, 16), Coordinate("rows", 4, 256)),
+    "cpu.scattered": (_LANES, _UNROLL, Coordinate("block", 64, 65_536), _PARTS),
     "cuda.pointwise": (_X, _WARPS, Coordinate("unit", 2, 16)),
+    "cuda.scattered": (_X, _WARPS),
     "cuda.tiled": (_Z, _Y, _X, _WARPS),
     "cuda.persistent": (_X, _R, _R1, _WARPS),
     "cuda.looped": (_X, _R, _R1, _WARPS, _AHEAD),

@@ -78,6 +78,7 @@ diagonal_scatter default
 div Tensor Scalar Tensor_mode Scalar_mode
 elu default
 embedding default
+embedding_dense_backward default
 empty memory_format
 empty_like default
 eq Tensor Scalar
@@ -111,6 +112,7 @@ heaviside default
 huber_loss default
 hypot default
 index Tensor
+index_add default
 index_put default
 index_select default
 isfinite default
@@ -189,6 +191,8 @@ rsqrt default
 rsub Tensor Scalar
 scalar_tensor default
 scatter src value
+scatter_add default
+scatter_reduce two
 select int
 select_scatter default
 sgn default

@@ -100,7 +100,7 @@ def sizes_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Sizes:
     for node in kernel.body:
         if isinstance(node, ir.Access):
             low, high = index_range(node.index, dims, pointwise, reduction)
-            if isinstance(node, ir.Gather):
+            if isinstance(node, ir.Placed):
                 stride, size = (ex.evaluate(each, dims) for each in (node.stride, node.size))
                 if size < 1:
                     found = f"{size} places of parameter {node.param}"
@@ -109,6 +109,9 @@ def sizes_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Sizes:
             if low < 0:
                 raise InvalidExpression(f"index {low} of parameter {node.param} at {dict(dims)}")
             elements[node.param] = max(elements[node.param], high + 1)
+    for node in kernel.body:
+        if isinstance(node, ir.Former):
+            elements[node.param] = max(elements[node.param], elements[-1])
     return Sizes(dict(dims), pointwise, reduction, tuple(elements))
 
 
@@ -116,12 +119,12 @@ def named_places(kernel: ir.Kernel, sizes: Sizes) -> Mapping[int, tuple[int, int
     """By integer parameter that names places: those that there are, and one more on each side."""
     found: dict[int, tuple[int, int]] = {}
     for node in kernel.body:
-        stack = [node.place] if isinstance(node, ir.Gather) else []
+        stack = [node.place] if isinstance(node, ir.Placed) else []
         while stack:
             source = kernel.body[stack.pop()]
             if not isinstance(source, ir.Gather):  # what that one is read by names other places
                 stack += ir.operands_of(source)
-            if isinstance(node, ir.Gather) and isinstance(source, ir.Load | ir.Gather | ir.Scalar):
+            if isinstance(node, ir.Placed) and isinstance(source, ir.Load | ir.Gather | ir.Scalar):
                 most = ex.evaluate(node.size, sizes.dims)
                 found[source.param] = (-1, min(most, found.get(source.param, (0, most))[1]))
     return {place: each for place, each in found.items() if kernel.params[place].dtype in PLACES}
@@ -280,7 +283,9 @@ def table_bytes(kernel: ir.Kernel) -> int:
     elements: dict[int, int] = {}
     for node in kernel.body:
         match node:
-            case ir.Gather(param, _, ex.Int(stride), ex.Int(size), _):
+            case ir.Gather(param, _, ex.Int(stride), ex.Int(size)) | ir.Scatter(
+                _, _, param, _, ex.Int(stride), ex.Int(size)
+            ):
                 elements[param] = max(elements.get(param, 0), stride * size)
             case _:
                 continue
@@ -293,7 +298,7 @@ def _extents(kernel: ir.Kernel) -> tuple[ex.Expr, ...]:
 
 def _tables(kernel: ir.Kernel) -> list[str]:
     """The symbols that say how many places there are, and nothing else."""
-    gathers = [node for node in kernel.body if isinstance(node, ir.Gather)]
+    gathers = [node for node in kernel.body if isinstance(node, ir.Placed)]
     sizes = [node.size for node in gathers]
     sizes += [node.index for node in kernel.body if isinstance(node, ir.Iota)]
     others = [node.stride for node in gathers]
@@ -314,9 +319,13 @@ def _size_at(size: ex.Expr, dims: Mapping[str, int]) -> int:
 
 
 def stores_overlap(kernel: ir.Kernel, sizes: Sizes) -> bool:
-    """Whether two points of the space store to the same element of one output."""
+    """Whether two points of the space store to the same element of one output, or two rows and
+    places are the same one.
+    """
     stored: dict[int, list[Array]] = {}
     for node in kernel.body:
+        if isinstance(node, ir.Scatter):
+            stored[node.param] = [scattered_indices(sizes, node)]
         if isinstance(node, ir.Store):
             stored.setdefault(node.param, []).append(stored_indices(sizes, node))
     return any(np.bincount(np.concatenate(parts)).max() > 1 for parts in stored.values())
@@ -364,3 +373,10 @@ def stored_indices(sizes: Sizes, node: ir.Store) -> Array:
         variables[name] = np.arange(extent, dtype=np.int64).reshape(shape)
     indices = np.asarray(evaluate_index(node.index, variables), np.int64)
     return np.broadcast_to(indices, tuple(extent for _, extent in axes)).ravel()
+
+
+def scattered_indices(sizes: Sizes, node: ir.Scatter) -> Array:
+    """The elements that a scatter writes, one for each row and place."""
+    stride, size = (ex.evaluate(each, sizes.dims) for each in (node.stride, node.size))
+    rows = stored_indices(sizes, ir.Store(node.param, node.index, node.value))
+    return (rows[:, None] + stride * np.arange(size, dtype=np.int64)).ravel()

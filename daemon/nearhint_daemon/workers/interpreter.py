@@ -39,6 +39,8 @@ from nearhint_rules import expr as ex
 POINT_LIMIT = 1 << 24
 MOST_LOST = 0.5
 """Of a value that counts as one: floats with two digits have a tolerance of all that they are."""
+SCATTERED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+"""By kind; of floats NaN is the most and the least."""
 _MAY_ROUND = frozenset({("f32", "f64"), ("f32", "i64"), ("f32", "i32"), ("f64", "i64")})
 
 
@@ -200,12 +202,12 @@ class _Run:
         self.is_outside = False
 
     def evaluated(self) -> tuple[list[Array], list[Array]]:
-        """Every node's value and magnitude; a store has none."""
+        """Every node's value and magnitude; what writes, and what it begins with, has none."""
         values: list[Array] = []
         scales: list[Array] = []
         for position, node in enumerate(self.kernel.body):
             value = scale = np.zeros(())
-            if not isinstance(node, ir.Store):
+            if not isinstance(node, ir.Writing | ir.Former):
                 value = self._value(position, node, values)
                 scale = magnitude(
                     self.kernel.body,
@@ -231,7 +233,9 @@ class _Run:
     def outputs(self) -> tuple[Output, ...]:
         values, scales = self.evaluated()
         written: dict[int, list[tuple[Array, Array, Array]]] = {}
-        for node in self.kernel.body:
+        for position, node in enumerate(self.kernel.body):
+            if isinstance(node, ir.Scatter):
+                written[node.param] = [self._scattered(position, node, values, scales)]
             if not isinstance(node, ir.Store):
                 continue
             index = np.asarray(evaluate_index(node.index, self.variables))
@@ -244,6 +248,45 @@ class _Run:
             for place, param in enumerate(self.kernel.params)
             if param.role == "out"
         )
+
+    def _scattered(
+        self, position: int, node: ir.Scatter, values: list[Array], scales: list[Array]
+    ) -> tuple[Array, Array, Array]:
+        """Where rows and places are in an output, what is there, and its magnitudes."""
+        index, stride, size = (
+            np.asarray(evaluate_index(each, self.variables), np.int64)
+            for each in (node.index, node.stride, node.size)
+        )
+        count, kept = int(size), self.rank - len(self.reduction_axes)
+        rows = np.broadcast_to(index, (*self.extents[:kept], *(1,) * len(self.reduction_axes)))
+        where = (rows.reshape(-1, 1) + stride * np.arange(count)).ravel()
+        dtype = NUMPY_DTYPES[node.dtype]
+        found = np.asarray(self._base(node.base, values, where), dtype)
+        magnitudes = np.abs(found).astype(np.float64)
+        numbers = np.arange(len(rows.ravel())).reshape(rows.shape)
+        parts = (values[node.place], numbers, values[node.value], scales[node.value])
+        place, row, value, scale = (np.broadcast_to(part, self.extents).ravel() for part in parts)
+        is_there = (place >= 0) & (place < count)
+        self.is_outside |= not is_there.all()
+        target = row[is_there] * count + place[is_there]
+        SCATTERED[node.kind].at(found, target, value[is_there].astype(dtype))
+        np.add.at(magnitudes, target, scale[is_there])
+        found = self._gathered_up(position, found, magnitudes)
+        return where, found, np.maximum(magnitudes, np.abs(found))
+
+    def _base(self, position: int, values: list[Array], where: Array) -> Array:
+        """What a scatter begins with at these positions."""
+        match self.kernel.body[position]:
+            case ir.Former(param):
+                return np.array(self._read(position, param, where))
+            case ir.Op("cast", _, (operand,)):
+                return self._base(operand, values, where)
+            case _:
+                return np.broadcast_to(values[position].ravel()[:1], where.shape).copy()
+
+    def _gathered_up(self, position: int, value: Array, magnitudes: Array) -> Array:
+        """What is stored of what a scatter has brought together."""
+        return value
 
     def _store_shape(self, node: ir.Store) -> tuple[int, ...]:
         """Every pointwise point; and every reduction point if the index names one."""
@@ -364,6 +407,12 @@ class _SumsMoved(_Run):
     ) -> Array:
         if not is_float_sum(node):
             return value
+        return self._moved(value)
+
+    def _gathered_up(self, position: int, value: Array, magnitudes: Array) -> Array:
+        return self._moved(value) if is_float_sum(self.kernel.body[position]) else value
+
+    def _moved(self, value: Array) -> Array:
         signs = self._random.choice((-self._shift, self._shift), value.shape)
         return np.asarray(value * (1 + signs))
 
@@ -388,6 +437,13 @@ class _WithinRange(_Run):
                 is_beyond |= (value != 0) & (least < precision.least)
             case _:
                 pass
+        return np.where(is_beyond, np.nan, value)
+
+    def _gathered_up(self, position: int, value: Array, magnitudes: Array) -> Array:
+        precision = PRECISIONS.get(self.dtypes[position])
+        if precision is None:
+            return value
+        is_beyond = np.isfinite(value) & (magnitudes > precision.largest)
         return np.where(is_beyond, np.nan, value)
 
     def _held(
@@ -417,7 +473,7 @@ class _WithinRange(_Run):
 def is_float_sum(node: ir.BodyNode) -> bool:
     """Whether the order of its terms shows in a node's last digits."""
     return (
-        isinstance(node, ir.Reduce | ir.Scan)
+        isinstance(node, ir.Reduce | ir.Scan | ir.Scatter)
         and node.kind in ("sum", "prod")
         and node.dtype in ir.FLOATS
     )

@@ -50,15 +50,26 @@ def places_of(node: pr.Node, types: tuple[pr.ValueType, ...]) -> Iterator[Place]
             dims = [(0, value)]
         case (
             "aten.gather.default"
+            | "aten.index_add.default"
             | "aten.index_select.default"
+            | "aten.scatter_add.default"
+            | "aten.scatter_reduce.two"
             | "aten.scatter.src"
             | "aten.scatter.value",
             (pr.Ref(table), Int(dim), pr.Ref(value), *_),
         ):
             dims = [(dim, value)]
+        case "aten.embedding_dense_backward.default", (
+            pr.Ref(table),
+            pr.Ref(value),
+            Int() as size,
+            *_,
+        ):
+            yield Place(value, size, False, value, 0)
+            return
         case (
-            "aten.index.Tensor" | "aten._unsafe_index.Tensor",
-            (pr.Ref(table), tuple() as listed),
+            "aten.index.Tensor" | "aten._unsafe_index.Tensor" | "aten.index_put.default",
+            (pr.Ref(table), tuple() as listed, *_),
         ):
             dims = [(dim, arg.value) for dim, arg in enumerate(listed) if isinstance(arg, pr.Ref)]
         case _:
@@ -66,7 +77,8 @@ def places_of(node: pr.Node, types: tuple[pr.ValueType, ...]) -> Iterator[Place]
     kind = types[table]
     if isinstance(kind, pr.TensorType) and kind.shape:
         for dim, value in dims:
-            yield Place(value, kind.shape[dim], node.op.endswith("index.Tensor"), table, dim)
+            is_wrapped = node.op.endswith("index.Tensor") or "index_put" in node.op
+            yield Place(value, kind.shape[dim], is_wrapped, table, dim)
 
 
 def source_of(program: pr.Program, value: int) -> int | None:
@@ -143,21 +155,104 @@ def _scatter_in_turn(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any)
     return found.narrow(dim, 0, size)
 
 
+def _with_room(
+    call: Callable[..., torch.Tensor],
+) -> Callable[..., torch.Tensor]:
+    """As a Kernel, of an op that adds up along a dim: what goes to no place goes to one more."""
+
+    def run(x: torch.Tensor, dim: int, index: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        size = x.shape[dim]
+        inside = torch.where((index < 0) | (index >= size), size, index)
+        room = torch.zeros_like(x.select(dim, 0)).unsqueeze(dim)
+        return call(torch.cat([x, room], dim), dim, inside, *rest, **named).narrow(dim, 0, size)
+
+    return run
+
+
+def _nearest(call: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def run(x: torch.Tensor, dim: int, index: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        return call(x, dim, index.clamp(0, x.shape[dim] - 1), *rest, **named)
+
+    return run
+
+
+def _index_put(
+    x: torch.Tensor,
+    indices: list[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> torch.Tensor:
+    inside = [
+        each.clamp(-size, size - 1) if each is not None and each.dtype in _INTEGERS else each
+        for each, size in zip(indices, x.shape, strict=False)
+    ]
+    found: torch.Tensor = torch.ops.aten.index_put.default(x, inside, values, accumulate)
+    return found
+
+
+def _index_put_in_room(
+    x: torch.Tensor,
+    indices: list[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> torch.Tensor:
+    """As a Kernel: what goes to no place, in any of several dims, adds nothing."""
+    named = [
+        (dim, each)
+        for dim, each in enumerate(indices)
+        if each is not None and each.dtype in _INTEGERS
+    ]
+    if not named or not accumulate:
+        return _index_put(x, indices, values, accumulate)
+    outside = reduce(
+        torch.logical_or, [(each < -x.shape[dim]) | (each >= x.shape[dim]) for dim, each in named]
+    )
+    first = named[0][0]
+    room = torch.zeros_like(x.select(first, 0)).unsqueeze(first)
+    size, moved = x.shape[first], list(indices)
+    for dim, each in named:
+        wrapped = torch.where(each < 0, each + x.shape[dim], each)
+        moved[dim] = torch.where(outside, size if dim == first else 0, wrapped)
+    longer = torch.cat([x, room], first)
+    found: torch.Tensor = torch.ops.aten.index_put.default(longer, moved, values, True)
+    return found.narrow(first, 0, size)
+
+
+def _embedding_backward(
+    grad: torch.Tensor, indices: torch.Tensor, count: int, *rest: Any
+) -> torch.Tensor:
+    inside = torch.where((indices < 0) | (indices >= count), count, indices)
+    backward = torch.ops.aten.embedding_dense_backward.default
+    found: torch.Tensor = backward(grad, inside, count + 1, *rest)
+    return found.narrow(0, 0, count)
+
+
 _INTEGERS = (torch.int64, torch.int32)
+_ADDED_UP: Mapping[str, Callable[..., torch.Tensor]] = {
+    "index_add.default": torch.ops.aten.index_add.default,
+    "scatter_add.default": torch.ops.aten.scatter_add.default,
+    "scatter_reduce.two": torch.ops.aten.scatter_reduce.two,
+}
+"""Ops that bring elements together at places along a dim."""
 WITHIN: Mapping[str, Callable[..., torch.Tensor]] = {
     "aten._unsafe_index.Tensor": _index,
     "aten.embedding.default": _embedding,
     "aten.gather.default": _gather,
     "aten.index.Tensor": _index,
     "aten.index_select.default": _index_select,
+    "aten.index_put.default": _index_put,
     "aten.scatter.src": _scatter,
     "aten.scatter.value": _scatter,
+    **{f"aten.{name}": _nearest(call) for name, call in _ADDED_UP.items()},
+    "aten.embedding_dense_backward.default": _embedding_backward,
 }
 """The same ops at the nearest places that there are."""
 WITHIN_AS_KERNELS: Mapping[str, Callable[..., torch.Tensor]] = {
     **WITHIN,
     "aten._unsafe_index.Tensor": _index_by_one_place,
     "aten.index.Tensor": _index_by_one_place,
+    "aten.index_put.default": _index_put_in_room,
+    **{f"aten.{name}": _with_room(call) for name, call in _ADDED_UP.items()},
     "aten.scatter.src": _scatter_in_turn,
     "aten.scatter.value": _scatter_in_turn,
 }

@@ -16,7 +16,13 @@ from typing import TypeAlias
 import numpy as np
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.cases import Sizes, dense_count, named_places, stored_indices
+from nearhint_daemon.workers.cases import (
+    Sizes,
+    dense_count,
+    named_places,
+    scattered_indices,
+    stored_indices,
+)
 from nearhint_daemon.workers.elements import (
     FLOATS,
     SPECIAL_FACTORS,
@@ -190,7 +196,7 @@ def make_reference(
 def _has_rounded_places(kernel: ir.Kernel) -> bool:
     """Whether some place is computed from floats: in other roundings it may be another one."""
     dtypes = ir.dtypes_of(kernel)
-    stack = [node.place for node in kernel.body if isinstance(node, ir.Gather)]
+    stack = [node.place for node in kernel.body if isinstance(node, ir.Placed)]
     while stack:
         place = stack.pop()
         if dtypes[place] in FLOATS:
@@ -261,6 +267,9 @@ def _covered(
         if is_whole:
             flags[slabs[0][position].indices] = True
         else:
+            for node in kernel.body:
+                if isinstance(node, ir.Scatter):
+                    flags[scattered_indices(sizes, node)] = True
             for node in stores:
                 flags[stored_indices(sizes, node)] = True
         yield np.ones(1, np.bool_) if flags.all() else flags

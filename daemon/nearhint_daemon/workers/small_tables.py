@@ -55,7 +55,7 @@ def _is_table(kernel: ir.Kernel, fallback: Fallback, number: int, kind: pr.Tenso
     if not all(_looks_up(node, number, types) for node in reading):
         return False
     params = {place for place, value in enumerate(fallback.inputs) if value == number}
-    reads = [node for node in kernel.body if isinstance(node, ir.Load | ir.Gather)]
+    reads = [node for node in kernel.body if isinstance(node, ir.Load | ir.Gather | ir.Former)]
     return all(
         isinstance(node, ir.Gather) and node.size == size for node in reads if node.param in params
     )

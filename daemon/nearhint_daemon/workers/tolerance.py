@@ -109,13 +109,14 @@ def arithmetic_of(kernel: ir.Kernel, *, terms: int) -> Arithmetic:
     used = {
         operand
         for node in kernel.body
-        if not isinstance(node, ir.Store)
+        if not isinstance(node, ir.Writing)
         for operand in ir.operands_of(node)
     }
     computed = {
         dtypes[position]
         for position, node in enumerate(kernel.body)
-        if isinstance(node, ir.Op | ir.Reduce | ir.Scan) and dtypes[position] in ir.FLOATS
+        if isinstance(node, ir.Op | ir.Reduce | ir.Scan | ir.Scatter)
+        and dtypes[position] in ir.FLOATS
     }
     between = [
         PRECISIONS[dtypes[position]].unit

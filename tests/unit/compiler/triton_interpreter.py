@@ -132,6 +132,12 @@ class Memory:
         self._check(pointers, mask, values.dtype.itemsize)
         return self._inner.store(pointers, values, mask)
 
+    def atomic_rmw(self, op: Any, pointers: Any, values: Any, mask: Any, order: Any) -> Any:
+        """Without what a broadcast does not repeat in memory, where the inner one reads it."""
+        self._check(pointers, mask, values.dtype.itemsize)
+        given = map(np.ascontiguousarray, (pointers, values, mask))
+        return self._inner.atomic_rmw(op, *given, order)
+
     def _check(self, pointers: Any, mask: Any, size: int) -> None:
         used = pointers[np.broadcast_to(mask, pointers.shape).astype(bool)].astype(np.uint64)
         places = np.searchsorted(self._starts, used, side="right").astype(np.int64) - 1

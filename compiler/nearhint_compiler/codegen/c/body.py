@@ -134,13 +134,13 @@ class Body:
             for position, node in enumerate(self.kernel.body)
             if not self.variables[position]
             and self.levels[position] == 0
-            and not isinstance(node, ir.Store)
+            and not isinstance(node, ir.Writing | ir.Former)
         ]
 
     def write(self, writer: Writer, positions: Iterable[int], part: Part) -> None:
         """Statements for the nodes at `positions`, all copies; not for reduces."""
         ordered = sorted(set(positions) - self.terms)
-        values = [place for place in ordered if not isinstance(self.kernel.body[place], ir.Store)]
+        values = [place for place in ordered if not isinstance(self.kernel.body[place], ir.Writing)]
         here = frozenset(values)
         for position in values:
             node = self.kernel.body[position]
@@ -153,6 +153,9 @@ class Body:
             if isinstance(node, ir.Store):
                 for copy in range(self.copies(position, part)):
                     self._store(writer, position, node, copy, part.counts[copy])
+            if isinstance(node, ir.Scatter):
+                for copy in range(self.copies(position, part)):
+                    self._scatter(writer, node, copy, part.counts[copy])
 
     def _value(
         self, position: int, node: ir.BodyNode, copy: int, count: str, here: frozenset[int]
@@ -386,6 +389,19 @@ class Body:
             writer.line(f"for (int l = 0; l < {count or self.lanes}; l++)")
             writer.line(f"    out{node.param}[{index}] = {element};")
 
+    def scattered_at(self, node: ir.Scatter, copy: int) -> str:
+        """Where a copy of a scatter is in its output, at the place `at`, in C."""
+        return f"{to_c(self._at(node.index, copy))} + at * ({to_c(node.stride)})"
+
+    def _scatter(self, writer: Writer, node: ir.Scatter, copy: int, count: str) -> None:
+        """Brings a vector together with what is there, which are neighbours, or one element."""
+        place = f"out{node.param} + {self.scattered_at(node, copy)}"
+        there = self.contiguous(place, node.dtype, count)
+        reduce = ir.Reduce(node.kind, node.dtype, node.value)
+        value = self.combine(reduce, there, self.name(node.value, copy))
+        function = self.prelude.use("store_n" if count else "store", node.dtype)
+        writer.line(f"{function}({place}, {value}{f', {count}' if count else ''});")
+
     def identity(self, reduce: ir.Reducing) -> str:
         """The neutral element of a reduction as a vector."""
         value = _IDENTITY[reduce.kind]
@@ -450,7 +466,7 @@ def write_declarations(writer: Writer, body: Body) -> None:
         else:
             element = f"const {element}"
             writer.line(f"{element} *const in{place} = ({element} *)parameters[{place}];")
-    if any(isinstance(node, ir.Gather) for node in kernel.body):
+    if any(isinstance(node, ir.Placed) for node in kernel.body):
         writer.line(f"int32_t *const outside = (int32_t *)parameters[{len(kernel.params)}];")
     for place, name in enumerate(kernel.symbols):
         writer.line(f"const int64_t {name} = dims[{place}];")

@@ -57,12 +57,12 @@ RUN = "(void *const *parameters, const int64_t *dims, int64_t from, int64_t to)"
 
 def is_checked(kernel: ir.Kernel) -> bool:
     """Whether data names places: the call says whether there are any that there are not."""
-    return any(isinstance(node, ir.Gather) for node in kernel.body)
+    return any(isinstance(node, ir.Placed) for node in kernel.body)
 
 
 def _doubtful_sizes(kernel: ir.Kernel) -> list[Expr]:
     """How many places there are, where that may be none."""
-    sizes = dict.fromkeys(node.size for node in kernel.body if isinstance(node, ir.Gather))
+    sizes = dict.fromkeys(node.size for node in kernel.body if isinstance(node, ir.Placed))
     ranges = dict.fromkeys(kernel.symbols, (1, None))
     lows = [(size, ex.bounds(size, ranges)[0]) for size in sizes]
     return [size for size, low in lows if low is None or low < 1]

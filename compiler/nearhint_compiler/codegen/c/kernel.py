@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
+from nearhint_compiler.analysis.by_points import by_points
 from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.parted import parted
@@ -40,6 +41,7 @@ from nearhint_compiler.codegen.c.primitive import (
 )
 from nearhint_compiler.codegen.c.rows import RowOptions, write_rows
 from nearhint_compiler.codegen.c.scan import SCAN_ROWS, is_scanning
+from nearhint_compiler.codegen.c.scattered import write_scattered
 from nearhint_compiler.codegen.c.split import write_split
 from nearhint_compiler.codegen.c.squares import LARGEST_STEP, can_be_direct
 from nearhint_compiler.codegen.c.text import Writer
@@ -193,13 +195,28 @@ def _check_direct(body: Body, schedule: Schedule, across: str) -> None:
         raise InvalidSchedule(f"{deep} x {schedule['unroll']} squares of {len(turned)} inputs")
 
 
-_POINTWISE = ("cpu.pointwise", "cpu.tiles")
+def _scattered(writer: Writer, body: Body, schedule: Schedule) -> Expr:
+    scatter = ir.scatter_of(body.kernel)
+    assert scatter is not None
+    return write_scattered(
+        writer,
+        body,
+        scatter,
+        copies=schedule["unroll"],
+        block=schedule["block"],
+        parts=schedule["parts"],
+    )
+
+
+SCATTERED = "cpu.scattered"
+_POINTWISE = ("cpu.pointwise", "cpu.tiles", SCATTERED)
 _ROWS = ("cpu.panels", "cpu.rows")
 _FAMILIES: Mapping[str, Callable[[Writer, Body, Schedule], Expr]] = {
     "cpu.columns": _columns,
     "cpu.panels": _panels,
     "cpu.pointwise": _pointwise,
     "cpu.rows": _rows,
+    SCATTERED: _scattered,
     "cpu.tiles": _tiles,
 }
 
@@ -214,6 +231,10 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     if family is None or not isinstance(target.device, CpuDevice):
         raise InvalidSchedule(f"{schedule.family} is no schedule for a CPU")
     laid_out, facts = spaced(kernel, schedule)
+    if (ir.scatter_of(kernel) is not None) != (schedule.family == SCATTERED):
+        raise InvalidSchedule(f"{schedule.family} and a scatter")
+    if schedule.family == SCATTERED:
+        laid_out = by_points(kernel)
     kernel = _with_a_loop(laid_out)
     lane = lane_variable(kernel, schedule)
     if schedule["lanes"] not in LANES:

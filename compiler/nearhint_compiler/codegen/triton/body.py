@@ -35,6 +35,8 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.block_pointers import is_pointed
 from nearhint_rules import expr as ex
 
+ATOMIC = {"sum": "add", "max": "max", "min": "min"}
+"""Triton's names of what a scatter does."""
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 """What is asked of places along a loop in the width of indices, not in the 64 bits of a value."""
 F8E4M3_LARGEST, F8E4M3_LIMIT = 448.0, 464.0
@@ -185,6 +187,10 @@ class Body:
                 return [f"{name} = {self._load(param, index, policy, beyond=beyond)}"]
             case ir.Gather():
                 return [f"{name} = {self._gathered(node, policy)}"]
+            case ir.Scatter():
+                return self._scattered(node, position)
+            case ir.Former():
+                raise AssertionError("what a scatter begins with is a stage of its own")
             case ir.Scalar(param):
                 return [f"{name} = {self._scalar(param)}"]
             case ir.Const(dtype, bits):
@@ -442,6 +448,22 @@ class Body:
         if policy and any(map(ir.is_reduction_variable, ex.symbols_of(node.index))):
             options += f', eviction_policy="{policy}"'
         return f"tl.load({row} + {self.block.text(node.index)}{options})"
+
+    def _scattered(self, node: ir.Scatter, position: int) -> Sequence[str]:
+        """What adds each point where its place says, atomically, if there is such a place."""
+        shape, at = self._shape(position), f"at{position}"
+        mask = self.block.element_mask if self.varies[position] else self.block.row_mask
+        there = f"({at} >= 0) & ({at} < {index_text(node.size)})"
+        target = f"a{node.param}"
+        if self.kernel.params[node.param].dtype != node.dtype:
+            target = "w0"
+        where = f"{target} + ({at} * {index_text(node.stride)} + {self.block.text(node.index)})"
+        value = f"tl.broadcast_to({self.name(node.value)}, {shape})"
+        masked = " & ".join(filter(None, (there, mask and f"({mask})")))
+        return [
+            f"{at} = tl.broadcast_to({self.name(node.place)}, {shape})",
+            f'tl.atomic_{ATOMIC[node.kind]}({where}, {value}, {masked}, sem="relaxed")',
+        ]
 
     def _store(self, node: ir.Store, position: int, policy: str) -> str:
         shape, varies = self._shape(position), self.varies[position]

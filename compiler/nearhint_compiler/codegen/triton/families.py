@@ -8,6 +8,7 @@ from typing import TypeAlias
 from nearhint_compiler.codegen.triton.layout import Layout
 from nearhint_compiler.codegen.triton.pointwise import pointwise, tiled
 from nearhint_compiler.codegen.triton.rows import rows
+from nearhint_compiler.codegen.triton.scattered import scattered
 from nearhint_compiler.codegen.triton.shared_rows import held_by_teams, in_chains, split
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
@@ -23,4 +24,5 @@ FAMILIES: Mapping[str, Family] = {
     "cuda.split": split,
     "cuda.cooperative": held_by_teams,
     "cuda.chained": in_chains,
+    "cuda.scattered": scattered,
 }

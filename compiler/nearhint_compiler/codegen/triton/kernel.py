@@ -45,6 +45,7 @@ from nearhint_rules.target import CudaDevice, Target
 
 ARRAY_ELEMENTS = 16
 """The arrays of a workspace are whole multiples of so many, so that each is aligned."""
+SCATTERED = "cuda.scattered"
 EARLY_CAPABILITY = 90
 """The compute capability from which on a launch may begin before the one that it depends on has
 ended (PTX ISA, griddepcontrol)."""
@@ -55,6 +56,8 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     if schedule.family not in FAMILIES or not isinstance(target.device, CudaDevice):
         raise InvalidSchedule(f"{schedule.family} is no CUDA family")
     check(schedule)
+    if (ir.scatter_of(kernel) is not None) != (schedule.family == SCATTERED):
+        raise InvalidSchedule(f"{schedule.family} and a scatter")
     entry = f"nearhint_{kernel_id(kernel)[:12]}"
     laid_out, spaced_facts = spaced(kernel, schedule)
     width = f"i{schedule['index']}"
@@ -69,7 +72,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
                 for number, name in enumerate(kernel.symbols)
                 if schedule["divisible"] >> number & 1 and not schedule.get("unit", 0)
             ],
-            flats="r" if kernel.reduction else "xyz",
+            flats="r" if kernel.reduction and schedule.family != SCATTERED else "xyz",
         )
         layout = replace(layout, lines=lines, sizes=(*layout.sizes, *factors))
     is_early = layout.stages > 1 and target.device.capability >= EARLY_CAPABILITY

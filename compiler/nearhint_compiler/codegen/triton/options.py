@@ -14,6 +14,8 @@ Families (options in order; every block size is a power of two):
                      those before it (`codegen.triton.chained`); `unroll` rows are a run. With
                      `tiles`, of x rows in chunks of so many tiles of r elements
                      (`codegen.triton.chained_rows`)
+    cuda.scattered   x            flat blocks of x points of a scatter, and of its output
+                     (`codegen.triton.scattered`)
     cuda.tiled_persistent, cuda.tiled_looped
                      z y x r cuts the rows in a tile as cuda.tiled has it
 

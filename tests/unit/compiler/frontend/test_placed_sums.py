@@ -1,0 +1,136 @@
+"""Ops that bring elements together where data says: one Kernel each, with their source's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.compiler.frontend.running import assert_lowering_is_right, check
+from tests.unit.compiler.frontend.test_lookups import drawn, places
+
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.pipeline import Lowered
+from nearhint_rules.plan import Launch, RunNodes
+
+Tensor = torch.Tensor
+
+
+def scatters(lowered: Lowered) -> list[ir.Scatter]:
+    nodes = (node for kernel in lowered.kernels for node in kernel.kernel.body)
+    return [node for node in nodes if isinstance(node, ir.Scatter)]
+
+
+def formers(lowered: Lowered) -> list[ir.Former]:
+    nodes = (node for kernel in lowered.kernels for node in kernel.kernel.body)
+    return [node for node in nodes if isinstance(node, ir.Former)]
+
+
+X, CODES = drawn(40, 24), drawn(13, 24)
+ROWS, ELEMENTS = places(13, 40), places(13, 40, 24)
+FROM_NOTHING: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "rows times weights": (
+        lambda c, x, w, i: torch.zeros_like(c).index_add(0, i, x * w[:, None]),
+        (CODES, X, drawn(40), ROWS),
+    ),
+    "of a new tensor of another size": (
+        lambda x, i: x.new_zeros(13, x.shape[1]).index_add(0, i, x.relu()),
+        (X, ROWS),
+    ),
+    "by a factor": (lambda c, x, i: (c * 0 + 1).index_add(0, i, x, alpha=3), (CODES, X, ROWS)),
+    "counts": (
+        lambda c, i: torch.zeros_like(c[:, 0]).index_add(0, i, torch.ones_like(i, dtype=c.dtype)),
+        (CODES, ROWS),
+    ),
+    "whole counts": (
+        lambda x, i: torch.zeros(13, dtype=torch.int64).scatter_add(0, i, (x[:, 0] > 0).long()),
+        (X, ROWS),
+    ),
+    "columns": (
+        lambda x, i: torch.zeros(x.shape[0], 9).index_add(1, i, x.sigmoid()),
+        (X, places(9, 24)),
+    ),
+    "a dim in the middle": (
+        lambda x, i: torch.zeros(x.shape[0], 7, x.shape[2]).index_add(1, i, x * 2),
+        (drawn(3, 11, 5), places(7, 11).int()),
+    ),
+    "element by element": (
+        lambda c, x, i: torch.zeros_like(c).scatter_add(0, i, x.exp()),
+        (CODES, X, ELEMENTS),
+    ),
+    "along the last dim": (
+        lambda x, i: torch.zeros(x.shape[0], 13).scatter_add(1, i, x * x),
+        (X, places(13, 40, 24)),
+    ),
+    "a part of the source": (
+        lambda c, x, i: torch.zeros_like(c).scatter_add(0, i, x + 1),
+        (CODES, drawn(43, 24), ELEMENTS),
+    ),
+    "at places of two dims": (
+        lambda x, i, j: torch.zeros(5, 6).index_put((i, j), x.abs(), accumulate=True),
+        (drawn(40), places(5, 40, low=-5), places(6, 40, low=-6)),
+    ),
+    "rows, negative ones from the end": (
+        lambda c, x, i: torch.zeros_like(c).index_put((i,), x * 2, accumulate=True),
+        (CODES, X, places(13, 40, low=-13)),
+    ),
+    "places of several dims": (
+        lambda c, x, i: torch.zeros_like(c).index_put((i,), x * 2, accumulate=True),
+        (CODES, drawn(4, 10, 24), places(13, 4, 10)),
+    ),
+    "the second of three dims": (
+        lambda x, i: torch.ops.aten.index_put(
+            x.new_zeros(x.shape[0], 7, x.shape[2]), (None, i), x * 2, True
+        ),
+        (drawn(3, 11, 5), places(7, 11)),
+    ),
+    "one number at each place": (
+        lambda i: torch.zeros(13).index_put((i,), torch.ones(()) * 2, accumulate=True),
+        (ROWS,),
+    ),
+    "gradients of an embedding": (
+        lambda x, i: torch.ops.aten.embedding_dense_backward(x * 2, i, 13, 3, False),
+        (drawn(4, 10, 24), places(13, 4, 10)),
+    ),
+}
+ONTO_WHAT_THERE_IS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "an argument": (lambda c, x, i: c.index_add(0, i, x * 2), (CODES, X, ROWS)),
+    "what another Kernel made": (
+        lambda c, x, i: (c.exp() + c).index_add(0, i, x * 2),
+        (CODES, X, ROWS),
+    ),
+    "the largest": (
+        lambda c, x, i: c.scatter_reduce(0, i, x * 2, "amax"),
+        (CODES, X, ELEMENTS),
+    ),
+    "the least whole number": (
+        lambda c, x, i: c.scatter_reduce(0, i, x * 2, "amin"),
+        ((CODES * 9).long(), (X * 9).long(), ELEMENTS),
+    ),
+    "a transposed argument": (
+        lambda c, x, i: c.t().contiguous().index_add(0, i, x * 2),
+        (drawn(24, 13), X, ROWS),
+    ),
+}
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", FROM_NOTHING)
+def test_what_makes_a_source_is_computed_where_it_is_added(name: str, target_kind: str) -> None:
+    function, arguments = FROM_NOTHING[name]
+    lowered = check(function, *arguments, target_kind=target_kind)
+    assert len(scatters(lowered)) == 1
+    if "factor" not in name:
+        assert [type(step) for step in lowered.plan.steps] == [Launch], lowered.plan.steps
+        assert not formers(lowered)
+    assert_lowering_is_right(lowered)
+
+
+@pytest.mark.parametrize("name", ONTO_WHAT_THERE_IS)
+def test_it_is_added_to_what_lies_in_memory(name: str) -> None:
+    function, arguments = ONTO_WHAT_THERE_IS[name]
+    lowered = check(function, *arguments)
+    assert len(scatters(lowered)) == len(formers(lowered)) == 1
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+    assert_lowering_is_right(lowered)
