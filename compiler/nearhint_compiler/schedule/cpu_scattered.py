@@ -23,10 +23,11 @@ from nearhint_rules import expr as ex
 from nearhint_rules.target import Target
 
 BLOCK, SHORT_BLOCK = 1024, 128
+"""Elements of a row that are a task; element by element, places are read once for each of them."""
 PARTS = 8
 """Runs of places where rows are so long that to leave one out saves more than to read its place,
 and there are few blocks of them."""
-LONG_ROW = 64
+LONG_ROW = 256
 
 
 def schedules(
@@ -39,8 +40,8 @@ def schedules(
     index = points.body[-1]
     assert isinstance(index, ir.Scatter)
     if not is_row or not access(index.index, lane).is_contiguous:
-        for parts in (1, PARTS):
-            yield _scattered(lane, lanes=1, unroll=1, block=BLOCK, parts=parts)
+        for block in (BLOCK, SHORT_BLOCK) if kernel.pointwise else (BLOCK,):
+            yield _scattered(lane, lanes=1, unroll=1, block=block, parts=1)
         return
     lanes = lanes_of(kernel, target)
     sizes = {name: dims.get(name, BLOCK) for name in kernel.symbols}

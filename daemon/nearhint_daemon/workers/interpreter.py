@@ -39,7 +39,7 @@ from nearhint_rules import expr as ex
 POINT_LIMIT = 1 << 24
 MOST_LOST = 0.5
 """Of a value that counts as one: floats with two digits have a tolerance of all that they are."""
-SCATTERED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+SCATTERED: Mapping[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 """By kind; of floats NaN is the most and the least."""
 _MAY_ROUND = frozenset({("f32", "f64"), ("f32", "i64"), ("f32", "i32"), ("f64", "i64")})
 
@@ -270,7 +270,8 @@ class _Run:
         self.is_outside |= not is_there.all()
         target = row[is_there] * count + place[is_there]
         SCATTERED[node.kind].at(found, target, value[is_there].astype(dtype))
-        np.add.at(magnitudes, target, scale[is_there])
+        behind = np.add if node.kind == "sum" else np.maximum
+        behind.at(magnitudes, target, scale[is_there])
         found = self._gathered_up(position, found, magnitudes)
         return where, found, np.maximum(magnitudes, np.abs(found))
 

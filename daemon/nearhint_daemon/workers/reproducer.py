@@ -64,9 +64,12 @@ for sizes in {sizes}:
     for node in kernel.body:
         if isinstance(node, ir.Access):
             last = ex.bounds(node.index, ranges)[1]
-            if isinstance(node, ir.Gather):
+            if isinstance(node, ir.Placed):
                 last += ex.evaluate(node.stride, sizes) * (ex.evaluate(node.size, sizes) - 1)
             elements[node.param] = max(elements[node.param], last + 1)
+    for node in kernel.body:
+        if isinstance(node, ir.Former):
+            elements[node.param] = max(elements[node.param], elements[-1])
     memory = [
         ctypes.create_string_buffer(count * DTYPES[param.dtype])
         for count, param in zip(elements, kernel.params, strict=True)

@@ -134,3 +134,95 @@ def test_it_is_added_to_what_lies_in_memory(name: str) -> None:
     assert len(scatters(lowered)) == len(formers(lowered)) == 1
     assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
     assert_lowering_is_right(lowered)
+
+
+@pytest.mark.parametrize("name", ["rows times weights", "counts", "at places of two dims"])
+def test_where_torch_is_deterministic_they_are_the_model_s_own(name: str) -> None:
+    function, arguments = FROM_NOTHING[name]
+    torch.use_deterministic_algorithms(True)
+    try:
+        lowered = check(function, *arguments, target_kind="cuda")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not scatters(lowered)
+
+
+OWN: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], str]] = {
+    "half floats on a CPU": (
+        lambda c, x, i: c.index_add(0, i, x * 2),
+        (CODES.bfloat16(), X.bfloat16(), ROWS),
+        "cpu",
+    ),
+    "the largest float on a GPU": (*ONTO_WHAT_THERE_IS["the largest"], "cuda"),
+    "bytes": (
+        lambda c, x, i: c.index_add(0, i, x * 2),
+        (CODES.to(torch.int8), X.to(torch.int8), ROWS),
+        "cuda",
+    ),
+    "a mean": (
+        lambda c, x, i: c.scatter_reduce(0, i, x * 2, "mean"),
+        (CODES, X, ELEMENTS),
+        "cpu",
+    ),
+    "without what there is": (
+        lambda c, x, i: c.scatter_reduce(0, i, x * 2, "sum", include_self=False),
+        (CODES, X, ELEMENTS),
+        "cpu",
+    ),
+    "a part of the rows": (
+        lambda c, x, i: c.scatter_add(0, i, x * 2),
+        (CODES, X, places(13, 40, 20)),
+        "cpu",
+    ),
+    "a base that is one row again and again": (
+        lambda c, x, i: c.expand(13, c.shape[0]).index_add(0, i, x * 2),
+        (CODES[0].clone(), X, ROWS),
+        "cpu",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_others_are_the_model_s_own(name: str) -> None:
+    function, arguments, target_kind = OWN[name]
+    lowered = check(function, *arguments, target_kind=target_kind)
+    assert not scatters(lowered)
+    assert any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+
+
+def test_what_something_else_reads_is_in_memory_before_it_is_added() -> None:
+    def function(c: Tensor, x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+        y = x.exp() + 1
+        total = c.index_add(0, i, y)
+        return total, y, total.sum(1)
+
+    lowered = check(function, CODES, X, ROWS)
+    (scatter,) = scatters(lowered)
+    assert len(lowered.kernels) == 3
+    assert_lowering_is_right(lowered)
+    assert scatter.kind == "sum"
+
+
+def test_source_and_base_of_one_kernel_are_not_read_at_the_point_at_which_they_are_made() -> None:
+    def function(x: Tensor, i: Tensor) -> Tensor:
+        y = x.exp()
+        return y.index_add(0, i, y * 2) - 1
+
+    lowered = check(function, drawn(30, 8), places(30, 30))
+    assert len(scatters(lowered)) == 1
+    assert len(lowered.kernels) == 3
+    assert_lowering_is_right(lowered)
+
+
+def test_the_sums_of_experts_are_added_one_after_the_other() -> None:
+    def function(x: Tensor, w: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        made = torch.zeros_like(x)
+        made.index_add_(0, i, x[i] * w[i, 0, None])
+        made.index_add_(0, j, x[j] * w[j, 1, None])
+        return made
+
+    lowered = check(function, drawn(30, 16), drawn(30, 2), places(30, 12), places(30, 9))
+    assert len(scatters(lowered)) == 2
+    assert len(formers(lowered)) == 1
+    assert [type(step) for step in lowered.plan.steps if isinstance(step, RunNodes)] == []
+    assert_lowering_is_right(lowered)
