@@ -305,6 +305,56 @@ def test_what_is_put_at_places_is_put_in_turn_and_nowhere_beyond_a_row(op: str) 
     assert ran[-1].tolist() == [[first, 0, 0, last], [0, 0, last, 0], [0, 0, 0, 0]]
 
 
+ROWS, ONES = tensor(5, dtype="i64"), tensor(5, 4)
+ADDED: dict[str, tuple[pr.Node, tuple[pr.TensorType, ...], int]] = {
+    "index_add": (
+        node(
+            "index_add.default", pr.Ref(0), ex.Int(0), pr.Ref(1), pr.Ref(2), makes=(tensor(3, 4),)
+        ),
+        (tensor(3, 4), ROWS, ONES),
+        0,
+    ),
+    "scatter_add": (
+        node(
+            "scatter_add.default", pr.Ref(0), ex.Int(0), pr.Ref(1), pr.Ref(2), makes=(tensor(3, 4),)
+        ),
+        (tensor(3, 4), tensor(5, 4, dtype="i64"), ONES),
+        0,
+    ),
+    "index_put": (
+        node("index_put.default", pr.Ref(0), (pr.Ref(1),), pr.Ref(2), True, makes=(tensor(3, 4),)),
+        (tensor(3, 4), ROWS, ONES),
+        -3,
+    ),
+    "embedding_dense_backward": (
+        node(
+            "embedding_dense_backward.default",
+            *(pr.Ref(2), pr.Ref(1), ex.Int(3), ex.Int(-1), False),
+            makes=(tensor(3, 4),),
+        ),
+        (tensor(3, 4), ROWS, ONES),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_what_is_added_at_places_is_added_at_none_beyond_them(name: str) -> None:
+    step, inputs, low = ADDED[name]
+    program = pr.Program((), inputs, (step,), (3,))
+    drawn = random_values(
+        program, {}, precision="native", device="cpu", generator=torch.Generator().manual_seed(3)
+    )
+    assert isinstance(drawn[1], torch.Tensor)
+    assert low <= int(drawn[1].min()) <= int(drawn[1].max()) < 3
+    places = torch.tensor([0, 2, 2, 3, low - 1])
+    if len(inputs[1].shape) > 1:
+        places = places[:, None].expand(5, 4).contiguous()
+    given = [torch.zeros(3, 4), places, torch.ones(5, 4)]
+    ran = AtenProgram(program, {}, precision="f64", device="cpu").values(given)
+    assert ran[-1].tolist() == [[1] * 4, [0] * 4, [2] * 4]
+
+
 def test_places_that_are_given_are_read_by_the_op_as_it_serves() -> None:
     program = AtenProgram(looking_up(computed=False), {}, precision="native", device="cpu")
     with pytest.raises(FallbackInvalid):
