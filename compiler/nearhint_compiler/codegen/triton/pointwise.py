@@ -52,7 +52,7 @@ def pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     flat, axis_of = flattened(kernel), {**header.axis_of, FLAT: "X"}
     body = straight(flat, Block(("X",), axis_of, header.masks))
     if schedule.get("whole", 0) and header.masks:
-        body = _whole(total, straight(flat, Block(("X",), axis_of, {})), body)
+        body = whole_or_masked(total, straight(flat, Block(("X",), axis_of, {})), body)
     return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),))
 
 
@@ -70,7 +70,7 @@ def _in_units(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     block = Block(("X",), axis_of, {"X": "xmask"}, texts=_beside_flat(kernel), units=units)
     body = straight(kernel, block)
     if schedule.get("whole", 0):
-        body = _whole(total, straight(kernel, replace(block, masks={})), body)
+        body = whole_or_masked(total, straight(kernel, replace(block, masks={})), body)
     return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),), facts=units.facts())
 
 
@@ -99,7 +99,7 @@ def _beside_flat(kernel: ir.Kernel) -> dict[ex.Expr, str]:
     return found
 
 
-def _whole(total: ex.Expr, whole: Sequence[str], masked: Sequence[str]) -> list[str]:
+def whole_or_masked(total: ex.Expr, whole: Sequence[str], masked: Sequence[str]) -> list[str]:
     """A mask that may end anywhere keeps loads from being vectors: only the last block has one."""
     return [
         f"if pid * X + X <= {index_text(total)}:",
