@@ -12,6 +12,7 @@ from tests.unit.compiler.frontend.test_lookups import drawn, places
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import Lowered
+from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch, RunNodes
 
 Tensor = torch.Tensor
@@ -63,6 +64,18 @@ FROM_NOTHING: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, i: torch.zeros(x.shape[0], 13).scatter_add(1, i, x * x),
         (X, places(13, 40, 24)),
     ),
+    "places that are one for a row": (
+        lambda x, i: x.new_zeros(13, x.shape[1]).scatter_add(0, i[:, None].expand_as(x), x * 2),
+        (X, ROWS),
+    ),
+    "messages along edges": (
+        lambda x, i, j: x.new_zeros(13, x.shape[1]).index_add(0, i[j[0]], x[j[1]] * 2),
+        (X, ROWS, places(40, 2, 70)),
+    ),
+    "what a row chooses": (
+        lambda x, i, j: x.new_zeros(13, 5).scatter_add(0, i[:, None].expand(-1, 5), x.gather(1, j)),
+        (X, ROWS, places(24, 40, 5)),
+    ),
     "a part of the source": (
         lambda c, x, i: torch.zeros_like(c).scatter_add(0, i, x + 1),
         (CODES, drawn(43, 24), ELEMENTS),
@@ -113,6 +126,27 @@ ONTO_WHAT_THERE_IS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         (drawn(24, 13), X, ROWS),
     ),
 }
+
+
+def test_a_place_that_is_one_for_a_row_is_read_once_for_it() -> None:
+    function, arguments = FROM_NOTHING["places that are one for a row"]
+    lowered = check(function, *arguments)
+    (kernel,) = (each.kernel for each in lowered.kernels)
+    (scatter,) = scatters(lowered)
+    assert kernel.body[scatter.place] == ir.Load(0, ex.symbol("r0"))
+
+
+def test_a_softmax_by_node_is_a_kernel_for_each_of_its_steps() -> None:
+    def function(scores: Tensor, i: Tensor) -> Tensor:
+        most = scores.new_full((13,), -1e30).scatter_reduce(0, i, scores, "amax")
+        terms = (scores - most[i]).exp()
+        return terms / scores.new_zeros(13).index_add(0, i, terms)[i]
+
+    lowered = check(function, drawn(40), ROWS)
+    assert [each.kind for each in scatters(lowered)] == ["max", "sum"]
+    assert len(lowered.kernels) == 4
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+    assert_lowering_is_right(lowered)
 
 
 @pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
