@@ -8,7 +8,9 @@ from tests.unit.compiler.kernels import TARGET, kernel_of, largest_at_places
 from tests.unit.compiler.triton_numerics import Case, Results
 
 from nearhint_compiler.codegen import generate
-from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.errors import InvalidKernel, InvalidSchedule
+from nearhint_compiler.ir.legality import check_kernel
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_rules.artifact import CudaLaunch
@@ -69,3 +71,26 @@ def test_a_scatter_and_its_family_belong_together() -> None:
     ):
         with pytest.raises(InvalidSchedule):
             generate(kernel_of(name), schedule, TARGET)
+
+
+BROKEN = {
+    "beside a store": ("(scatter sum f32 2 ", "(store 2 p0 1)\n(scatter sum f32 2 "),
+    "by a walked loop": ("2 p0 k0 k2", "2 (+ p0 r0) k0 k2"),
+    "a base that varies": ("k2 0 1 2", "k2 0 2 2"),
+    "of another dtype": ("(scatter sum f32", "(scatter sum f64"),
+    "of no kind that there is": ("(scatter sum", "(scatter prod"),
+    "a former without it": ("(scatter sum f32 2 p0 k0 k2 0 1 2)", "(former 1) (store 2 p0 1)"),
+}
+PLAIN = """(kernel (symbols k0 k1 k2) (pointwise k0) (reduction k1)
+  (params (in i64) (in f32) (out f32))
+  (body (load 0 r0) (const f32 0x0) (load 1 (+ (* k0 r0) p0))
+    (scatter sum f32 2 p0 k0 k2 0 1 2)))"""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_scatter_that_is_not_alone_or_does_not_fit_is_no_kernel(name: str) -> None:
+    old, new = BROKEN[name]
+    assert check_kernel(parse_kernel(PLAIN))
+    assert PLAIN.count(old) == 1
+    with pytest.raises(InvalidKernel):
+        check_kernel(parse_kernel(PLAIN.replace(old, new)))
