@@ -22,6 +22,7 @@ from nearhint_rules.target import Target
 pytestmark = pytest.mark.gpu
 
 HINTS: dict[str, list[tuple[int, ...]]] = {
+    "added_at_two_places_f32": [(9000,)],
     "added_elements_i64": [(64, 2000, 3), (100, 300, 5000)],
     "added_in_the_middle_f32": [(8, 64, 500, 33)],
     "added_rows_bf16": [(256, 600, 2), (4096, 512, 3000)],

@@ -16,6 +16,7 @@ from nearhint_daemon.workers.cases import sizes_at
 from nearhint_rules.artifact import CHECKED_ENTRY
 
 SIZES: dict[str, list[tuple[int, ...]]] = {
+    "added_at_two_places_f32": [(70,)],
     "added_elements_i64": [(9, 40, 61), (1, 5, 3)],
     "added_in_the_middle_f32": [(3, 5, 31, 6), (2, 133, 4, 9)],
     "added_rows_f32": [(24, 40, 61), (1300, 40, 9), (3, 90, 1)],
@@ -31,7 +32,9 @@ def drawn(kernel: ir.Kernel, dims: tuple[int, ...], seed: int) -> list[np.ndarra
     random = np.random.default_rng(seed)
     sizes = dict(zip(kernel.symbols, dims, strict=True))
     counts = sizes_at(kernel, sizes).elements
-    most = min(5, dims[-1])
+    scatter = ir.scatter_of(kernel)
+    assert scatter is not None
+    most = min(5, dims[-1]) if "k" in str(scatter.size) else 5
     return [
         random.integers(0, most, count).astype({"i64": np.int64, "i32": np.int32}[param.dtype])
         if param.dtype[0] == "i"

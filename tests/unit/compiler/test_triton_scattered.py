@@ -20,6 +20,7 @@ pytestmark = numerics.RUNS_LONG
 NARROW = "cuda.scattered x=64 warps=4 index=32 aligned=1 divisible=0 whole=1"
 WIDE = "cuda.scattered x=32 warps=1 index=64 aligned=0 divisible=0"
 SIZES = {
+    "added_at_two_places_f32": (70,),
     "added_elements_i64": (9, 40, 61),
     "added_in_the_middle_f32": (3, 5, 31, 60),
     "added_rows_bf16": (24, 40, 61),
