@@ -534,13 +534,15 @@ class Fusion:
         reading = (*members.get(reader, ()), *inlined)
         return taken_of_rows(self.graph, members[unit], reading, numel)
 
-    def _without(self, unit: int, left: Collection[int]) -> list[int]:
+    def _without(self, unit: int, left: frozenset[int]) -> list[int]:
         """A unit's members, less those of `left` that its others do not need."""
-        kept = [node for node in self.units.members[unit] if node not in left]
+        members = self.units.members[unit]
+        kept = [node for node in members if node not in left]
+        leaving = left & {*members}
         stack = [*kept]
         while stack:
             for producer in self._producers(stack.pop()):
-                if producer in left and producer not in kept:
+                if producer in leaving and producer not in kept:
                     kept.append(producer)
                     stack.append(producer)
         return sorted(kept)

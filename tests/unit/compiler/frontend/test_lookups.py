@@ -180,3 +180,18 @@ def test_a_divisor_of_which_there_may_be_none_is_the_clients_own() -> None:
     """A Kernel knows of a size but that it is at least 1."""
     lowered = check(lambda ring, at: at % (ring.shape[0] - 1), torch.ones(12, 7), torch.arange(99))
     assert lowered.kernels == ()
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_rows_that_begin_as_an_embedding_are_added_to_layer_after_layer(target_kind: str) -> None:
+    """What is looked up is computed again by a norm, which leaves that to whoever adds next."""
+
+    def decoder(table: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
+        rows = functional.embedding(tokens, table)
+        for _ in range(3):
+            rows = rows + functional.layer_norm(rows, (24,)) @ weight
+        return rows
+
+    lowered = check(decoder, TABLE, places(37, 4, 7), drawn(24, 24), target_kind=target_kind)
+    assert_lowering_is_right(lowered)
+    assert len(lowered.kernels) == 4
