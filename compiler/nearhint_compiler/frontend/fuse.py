@@ -519,7 +519,7 @@ class Fusion:
                 is_made = is_member and is_whole(graph, maker, space.numel)
                 if maker in inlined[unit] or is_made:
                     stack.append(maker)
-                elif not is_member and _varies(graph.loops[node], each):
+                elif not is_member and (each.looks_up or _varies(graph.loops[node], each)):
                     sources.add((root, each.dims, each.windows))
         is_possible = is_light(graph, found) and all(
             graph.loops[node].is_pointwise for node in found

@@ -184,7 +184,10 @@ def test_a_divisor_of_which_there_may_be_none_is_the_clients_own() -> None:
 
 @pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
 def test_rows_that_begin_as_an_embedding_are_added_to_layer_after_layer(target_kind: str) -> None:
-    """What is looked up is computed again by a norm, which leaves that to whoever adds next."""
+    """What is looked up is computed again by a norm, and where the norm's result is added to it.
+
+    The sum is stored: whoever adds next would look up, and read what was added, for it.
+    """
 
     def decoder(table: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
         rows = functional.embedding(tokens, table)
@@ -193,5 +196,23 @@ def test_rows_that_begin_as_an_embedding_are_added_to_layer_after_layer(target_k
         return rows
 
     lowered = check(decoder, TABLE, places(37, 4, 7), drawn(24, 24), target_kind=target_kind)
+    assert_lowering_is_right(lowered)
+    assert len(lowered.kernels) == 4
+    assert len(gathers(lowered)) == 2
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_wide_rows_of_narrow_embeddings_and_products_are_computed_again(target_kind: str) -> None:
+    """Each norm leaves them to whoever adds next: what they are made of is no wider than they."""
+
+    def decoder(table: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
+        rows = functional.embedding(tokens, table).float()
+        for _ in range(3):
+            narrow = functional.layer_norm(rows, (24,)).to(weight.dtype)
+            rows = rows + (narrow @ weight).float()
+        return rows
+
+    narrow = TABLE.bfloat16(), places(37, 4, 7), drawn(24, 24).bfloat16()
+    lowered = check(decoder, *narrow, target_kind=target_kind)
     assert_lowering_is_right(lowered)
     assert len(lowered.kernels) == 4
