@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
+from nearhint_rules.plan import Launch
 
 
 def angles(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -119,3 +120,20 @@ def test_what_is_rounded_to_steps_is_so_where_its_row_is_known_on_a_cpu(
         if each.kernel.reduction
     ]
     assert stores_rows == [is_stored]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda g, x: torch.ops.aten.slice_backward(g[:, :8] * 2, x.shape, 1, 5, 13, 1) * x,
+        lambda g, x: torch.ops.aten.select_backward(g[:, 0] * 2, x.shape, 1, 5) * x,
+        lambda g, x: torch.ops.aten.diagonal_backward(g[:, 0] * 2, x.shape, 0, 0, 1) * x,
+    ],
+    ids=["columns", "a column", "a diagonal"],
+)
+def test_the_gradient_of_a_part_is_made_where_that_of_the_whole_is_used(
+    function: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    lowered = check(function, drawn(9, 20), drawn(9, 20, seed=1), dynamic=False)
+    assert len(lowered.kernels) == 1
+    assert all(isinstance(step, Launch) for step in lowered.plan.steps)

@@ -379,7 +379,9 @@ GRADIENTS: dict[str, Function] = {
     "elu": lambda g, x: _aten.elu_backward(g, 1.5, 1.0, 1.0, False, x),
     "gelu": _aten.gelu_backward,
     "gelu of tanh": lambda g, x: _aten.gelu_backward(g, x, approximate="tanh"),
+    "glu": lambda g, x: _aten.glu_backward(g[:, :35], x, -1),
     "hardswish": _aten.hardswish_backward,
+    "hard ones": lambda g, x: _aten.hardtanh_backward(_aten.hardsigmoid_backward(g, x), x, -1, 1),
     "leaky relu": lambda g, x: _aten.leaky_relu_backward(g, x, 0.2, False),
     "relu": lambda g, x: _aten.threshold_backward(g, x, 0),
     "sigmoid": _aten.sigmoid_backward,
@@ -388,6 +390,9 @@ GRADIENTS: dict[str, Function] = {
     "tanh": _aten.tanh_backward,
     "softmax": lambda g, x: _aten._softmax_backward_data(g, x, -1, x.dtype),
     "softmax of columns": lambda g, x: _aten._softmax_backward_data(g, x, 0, x.dtype),
+    "log sigmoid": lambda g, x: _aten.log_sigmoid_backward(g, x, (-x.abs()).exp()),
+    "huber loss": lambda g, x: _aten.huber_loss_backward(g, x, g, 1, 0.5),
+    "mean squares": lambda g, x: _aten.mse_loss_backward(g, x, g, 1),
     "log_softmax": lambda g, x: _aten._log_softmax_backward_data(g, x, -1, x.dtype),
 }
 
