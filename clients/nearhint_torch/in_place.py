@@ -13,7 +13,11 @@ made one after the other. Torch's compiler calls this re-inplacing
 (torch/_inductor/fx_passes/reinplace.py).
 
 What is put into a part of any other tensor (`made[..., ::2] = x`) is put there as it is: capture
-copies it over a copy of that part before.
+copies it over a copy of that part before. And what data places in a tensor that was filled or
+copied for it, and that nothing reads as it was (`zeros.index_add_(0, i, x)`, a rolled window of
+keys whose last place is the new one), is placed there, where a functional op would copy it once
+more. What Kernels compute point by point (masks, on GPUs a few places of each row) stays
+functional, and so does what is placed in a result of theirs, which could not be one then.
 
 Diagonals are written through `as_strided`, which says where in a storage it begins. What torch
 makes of an argument lies as far into its storage as the argument, but what a Kernel makes of it
@@ -47,6 +51,18 @@ IN_PLACE: Mapping[str, Any] = {
     "aten.scatter_reduce.two": _aten.scatter_reduce_.two,
 }
 """Ops that write part of their first argument, and the same op in place."""
+MADE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "clone.default", "empty.memory_format", "empty_like.default", "full.default",
+        "full_like.default", "new_empty.default", "new_full.default", "new_ones.default",
+        "new_zeros.default", "ones.default", "ones_like.default", "roll.default", "zeros.default",
+        "zeros_like.default",
+    )
+)  # fmt: skip
+"""Ops that fill or copy a tensor, which others write into."""
+SCATTERED = frozenset({"aten.scatter_.src", "aten.scatter_.value"})
+"""Ops that are loops over their result on a GPU."""
 VIEWS: Mapping[str, str] = {
     "aten.diagonal_scatter.default": "aten.diagonal.default",
     "aten.select_scatter.default": "aten.select.int",
@@ -76,6 +92,8 @@ def update_in_place(module: fx.GraphModule) -> None:
         changed |= _update(graph, node)
     for node in list(graph.nodes):
         changed |= op_name(node.target) in VIEWS and _put_directly(graph, node)
+    for node in list(graph.nodes):
+        changed |= op_name(node.target) in UPDATES and _update_made(graph, node)
     if changed:
         module.recompile()
 
@@ -175,6 +193,40 @@ def _update(graph: fx.Graph, copy_back: fx.Node) -> bool:
         copy_back.replace_all_uses_with(argument)
         graph.erase_node(copy_back)
     return bool(updates)
+
+
+def _update_made(graph: fx.Graph, update: fx.Node) -> bool:
+    """Makes an update in a tensor of `MADE`, unless what it was before is needed."""
+    made = update.args[0]
+    if not isinstance(made, fx.Node) or op_name(made.target) not in MADE:
+        return False
+    if _layout(made) != _layout(update):
+        return False
+    nodes, shared = list(graph.nodes), _sharing(made)
+    later = nodes[nodes.index(update) + 1 :]
+    if any(not shared.isdisjoint(node.all_input_nodes) for node in later):
+        return False
+    writes = _writes(made, update)
+    if writes is None or not _is_placed_by_data(writes) or not _reads_nothing_of(made, writes):
+        return False
+    _replace(graph, made, update, writes)
+    return True
+
+
+def _is_placed_by_data(write: _Write) -> bool:
+    """Whether a write is of an op that no Kernel is made of."""
+    op, (target, *rest), _ = write
+    name = op_name(op)
+    if name in SCATTERED:
+        return bool(target.meta["val"].device.type == "cpu")
+    if name == "aten.index_put_.default":
+        return any(place.meta["val"].dtype != torch.bool for place in _nodes_in(rest[0]))
+    return name != "aten.copy_.default"
+
+
+def _layout(node: fx.Node) -> tuple[list[object], list[object]]:
+    tensor = node.meta["val"]
+    return _sizes(tensor), [_size(step) for step in tensor.stride()]
 
 
 def _chain(argument: fx.Node, result: object) -> list[fx.Node]:

@@ -151,6 +151,86 @@ def test_an_update_that_others_would_notice_stays_a_copy(
     assert not any(node.op.endswith("_.default") for node in program.nodes if not node.mutates)
 
 
+def window(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    """The last places of a window of keys, as decoders keep it."""
+    rolled = cache.roll(-1, 1)
+    rolled[:, places[-1:]] = new[:, :1]
+    cache.copy_(rolled)
+    return cache.sum(1)
+
+
+def added(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = torch.zeros_like(cache).index_add_(1, places, new)
+    made.index_copy_(1, places - 1, new)
+    return made * cache, made
+
+
+def scattered(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    return cache.clone().scatter_(2, places[None, :, None].expand(2, -1, 1) - 4, 7.0)
+
+
+MADE = {
+    window: ["aten.index_put_.default", "aten.copy_.default"],
+    added: ["aten.index_add_.default", "aten.index_copy_.default"],
+    scattered: ["aten.scatter_.value"],
+}
+
+
+@pytest.mark.parametrize("function", MADE, ids=lambda function: function.__name__)
+def test_what_is_filled_or_copied_for_an_update_is_written_itself(
+    function: Function, session: Install
+) -> None:
+    program = program_of(session, function, *tokens())
+    assert [node.op for node in program.nodes if node.mutates] == MADE[function]
+
+
+def made_is_read(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = torch.zeros_like(cache)
+    return made.index_copy(1, places, new) + made
+
+
+def made_leaves(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = torch.zeros_like(cache)
+    return made.index_copy(1, places, new), made[:1]
+
+
+def made_is_written(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = cache.clone()
+    return made.index_copy(1, places, made[:, :3])
+
+
+def made_by_a_kernel(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    return torch.tanh(cache * 2).index_copy(1, places, new)
+
+
+def masked(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = cache.clone()
+    made[cache[..., 0] > 0] = 1.0
+    return made
+
+
+@pytest.mark.parametrize(
+    "function", [made_is_read, made_leaves, made_is_written, made_by_a_kernel, masked]
+)
+def test_what_others_read_or_kernels_make_is_not_written(
+    function: Function, session: Install
+) -> None:
+    program = program_of(session, function, *tokens())
+    assert not any(node.mutates for node in program.nodes)
+
+
+@pytest.mark.parametrize("function", [*MADE, made_is_read, made_leaves, made_is_written])
+def test_updates_of_what_is_made_are_eager_s(function: Function, session: Install) -> None:
+    session(lambda program: None)
+    _, new, places = tokens()
+    given = torch.randn(2, 16, 6)
+    wanted, got = given.clone(), given.clone()
+    with torch.no_grad():
+        result = torch.compile(function, backend=nearhint, dynamic=True)(got, new, places)
+        torch.testing.assert_close(result, function(wanted, new, places))
+    assert torch.equal(got, wanted)
+
+
 def test_many_caches_are_not_each_looked_for_in_the_whole_graph(
     session: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
