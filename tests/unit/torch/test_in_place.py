@@ -159,10 +159,14 @@ def window(cache: Tensor, new: Tensor, places: Tensor) -> Any:
     return cache.sum(1)
 
 
-def added(cache: Tensor, new: Tensor, places: Tensor) -> Any:
-    made = torch.zeros_like(cache).index_add_(1, places, new)
+def copied_twice(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = torch.zeros_like(cache).index_copy_(1, places, new)
     made.index_copy_(1, places - 1, new)
     return made * cache, made
+
+
+def halves_added(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    return torch.zeros_like(cache, dtype=torch.float16).index_add_(1, places, new.half())
 
 
 def scattered(cache: Tensor, new: Tensor, places: Tensor) -> Any:
@@ -171,7 +175,8 @@ def scattered(cache: Tensor, new: Tensor, places: Tensor) -> Any:
 
 MADE = {
     window: ["aten.index_put_.default", "aten.copy_.default"],
-    added: ["aten.index_add_.default", "aten.index_copy_.default"],
+    copied_twice: ["aten.index_copy_.default", "aten.index_copy_.default"],
+    halves_added: ["aten.index_add_.default"],
     scattered: ["aten.scatter_.value"],
 }
 
@@ -203,6 +208,11 @@ def made_by_a_kernel(cache: Tensor, new: Tensor, places: Tensor) -> Any:
     return torch.tanh(cache * 2).index_copy(1, places, new)
 
 
+def added(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    made = torch.zeros_like(cache).index_add(1, places, new)
+    return made, torch.zeros_like(new[0]).index_put((places % 3,), new[0], accumulate=True)
+
+
 def masked(cache: Tensor, new: Tensor, places: Tensor) -> Any:
     made = cache.clone()
     made[cache[..., 0] > 0] = 1.0
@@ -210,7 +220,7 @@ def masked(cache: Tensor, new: Tensor, places: Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "function", [made_is_read, made_leaves, made_is_written, made_by_a_kernel, masked]
+    "function", [made_is_read, made_leaves, made_is_written, made_by_a_kernel, added, masked]
 )
 def test_what_others_read_or_kernels_make_is_not_written(
     function: Function, session: Install
