@@ -48,6 +48,9 @@ SMALL: dict[str, Sizes] = {
     "repeated_heads": (2, 3, 5, 8),
     "joined_windows": (2, 3, 5, 8),
     "quantised_squares": (256, 384),
+    "page_scores": (48, 96, 64),
+    "rgb_of_nv12": (3, 5, 8),
+    "attended_neighbours": (12, 7, 3, 8),
 }
 """Sizes of what is larger than its sizes say, or counts blocks of rows."""
 SM_90 = CudaDevice("none", 90, 132, 80 << 30, "none", 0)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
+from tests.benchmarks.gpu_sweep_composed import COMPOSED_SWEEPS
 from tests.benchmarks.gpu_sweep_deployed import DEPLOYED_SWEEPS
 from tests.benchmarks.gpu_sweep_further import FURTHER_SWEEPS
 from tests.benchmarks.gpu_sweep_looked_up import LOOKED_UP_SWEEPS
@@ -83,6 +84,7 @@ FUNCTIONS: dict[str, tuple[Sweep, ...]] = {
     "mixed": MIXED_SWEEPS,
     "trained": TRAINED_SWEEPS,
     "deployed": DEPLOYED_SWEEPS,
+    "composed": COMPOSED_SWEEPS,
 }
 FUNCTIONS["all"] = tuple(sweep for sweeps in FUNCTIONS.values() for sweep in sweeps)
 """Sets of sweeps; no two sweeps have one title."""

@@ -1,4 +1,4 @@
-"""The second set of functions, and the fifth to the ninth: each is right, and few Kernels."""
+"""The second set of functions, and the fifth to the tenth: each is right, and few Kernels."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ROUNDED = {"nvfp4"}
     "sweep",
     [
         sweep
-        for name in ("others", "strided", "served", "mixed", "trained", "deployed")
+        for name in ("others", "strided", "served", "mixed", "trained", "deployed", "composed")
         for sweep in sweeps_of("a", name)
     ],
     ids=lambda sweep: sweep.title,
