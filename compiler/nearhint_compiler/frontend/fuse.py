@@ -260,9 +260,10 @@ class Fusion:
         """Inlines, drops what is not worth a launch, and freezes the rest."""
         graph, units, needed = self.graph, self.units, self._needed()
         inlined, gone = self._inlined(needed)
-        while missing := self._taken_whole(inlined, gone) - needed:
+        while missing := self._gone_but_taken(inlined, gone) - needed:
             needed |= missing
             inlined, gone = self._inlined(needed)
+        needed |= self._taken_unread(inlined, gone)
         left = self._left_to_readers(inlined, gone, needed)
         groups = tuple(
             Group(tuple(units.members[unit]), self.spaces[unit], frozenset(inlined[unit]))
@@ -317,21 +318,35 @@ class Fusion:
                     inlined[reader].update(nodes)
         return inlined, gone
 
-    def _taken_whole(self, inlined: dict[int, set[int]], gone: Collection[int]) -> set[int]:
+    def _gone_but_taken(self, inlined: dict[int, set[int]], gone: Collection[int]) -> set[int]:
         """What is gone, but is an argument of a node that runs as it is.
 
         Such a node takes more than its loop reads: a copy into a tensor takes that, too.
         """
+        again = {node for unit in gone for node in self.units.members[unit]}
+        return again & set[int]().union(*map(self._makers, self._alone(inlined, gone)))
+
+    def _taken_unread(self, inlined: dict[int, set[int]], gone: Collection[int]) -> set[int]:
+        """What makes arguments of nodes that run as they are, of which their loops read nothing."""
+        taken = (
+            self._makers(node) - {*self._producers(node)} for node in self._alone(inlined, gone)
+        )
+        return set[int]().union(*taken)
+
+    def _alone(self, inlined: dict[int, set[int]], gone: Collection[int]) -> list[int]:
+        """Loops that are not worth a launch, and run as they are."""
         graph, members = self.graph, self.units.members
-        again = {node for unit in gone for node in members[unit]}
-        alone = [
+        return [
             node
             for unit in self.spaces.keys() - gone
             if not is_worth_a_launch(graph, members[unit], inlined[unit])
             for node in members[unit]
         ]
-        taken = (value for node in alone for value in graph.program.nodes[node].inputs)
-        return again.intersection(graph.producers[graph.root(value)] for value in taken)
+
+    def _makers(self, node: int) -> set[int]:
+        """The nodes whose results a node is given, whether its loop reads them or not."""
+        given = self.graph.program.nodes[node].inputs
+        return {self.graph.producers[self.graph.root(value)] for value in given}
 
     def _places_in(self, unit: int, reader: int) -> int:
         """At how many places, at most, a point of `reader` reads what `unit` computes."""

@@ -9,6 +9,7 @@ import torch
 from tests.unit.compiler.frontend.drawing import drawn
 from tests.unit.compiler.frontend.running import check
 from torch import Tensor
+from torch.nn import functional
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
@@ -137,3 +138,13 @@ def test_the_gradient_of_a_part_is_made_where_that_of_the_whole_is_used(
     lowered = check(function, drawn(9, 20), drawn(9, 20, seed=1), dynamic=False)
     assert len(lowered.kernels) == 1
     assert all(isinstance(step, Launch) for step in lowered.plan.steps)
+
+
+def test_what_a_node_takes_of_rows_is_not_left_to_other_readers() -> None:
+    """`ones_like` reads no element, but runs as it is, and is handed the tensor."""
+
+    def products(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        first, second, third = functional.normalize(x, dim=-1).unbind(-1)
+        return first * second, second * third, torch.ones_like(first) @ weight
+
+    check(products, drawn(9, 40, 3), drawn(40, 7), target_kind="cpu")
