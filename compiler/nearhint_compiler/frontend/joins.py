@@ -24,7 +24,7 @@ from nearhint_rules.expr import Expr, Int
 from nearhint_rules.program import TensorType
 
 Rule: TypeAlias = Callable[[Call], Loops]
-PART_LIMIT = 8
+PART_LIMIT = 16
 NO_PAD = (ex.ZERO, ex.ZERO)
 NO_ELEMENTS = (ex.ZERO,)
 """The shape of a vector that may be joined to parts of any rank."""

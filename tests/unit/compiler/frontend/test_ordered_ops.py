@@ -267,8 +267,16 @@ def test_a_join_that_stands_alone_is_a_kernel_on_a_gpu() -> None:
 
 
 def test_too_many_parts_stay_a_node() -> None:
-    lowered = check(lambda x: torch.cat([x] * 9, 1) + 1, drawn(5, 7))
+    lowered = check(lambda x: torch.cat([x] * 17, 1) + 1, drawn(5, 7))
     assert [len(nodes) for nodes in launched_nodes(lowered)] == [1]
+
+
+def test_the_nine_elements_of_a_matrix_are_computed_where_they_are_joined() -> None:
+    def rotations(angles: Tensor) -> Tensor:
+        x, y, z = angles.unbind(-1)
+        return torch.stack([first * second + 1 for first in (x, y, z) for second in (x, y, z)], -1)
+
+    assert len(launched_nodes(check(rotations, drawn(5, 7, 3)))) == 1
 
 
 def test_an_empty_part_stays_a_node() -> None:
