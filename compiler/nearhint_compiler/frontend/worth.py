@@ -22,7 +22,8 @@ PART_NODES = 24
 """Nodes of a part that only a join reads: all parts are computed at each point, and one is used."""
 WORK_LIMIT, LEVEL_LIMIT = 128, 8
 """Nodes that a point takes, and levels of what is computed where it is read, at most."""
-TINY_POINTS = 64
+TINY_POINTS, TINY_NODES = 64, 3
+"""Of so few points so few ops are as quick as a launch; each further one is a call."""
 HELD_ROW = 16_384
 """Elements of rows that a GPU's registers hold, which are read once however they lie."""
 
@@ -219,7 +220,8 @@ def is_worth_a_launch(graph: Graph, nodes: Sequence[int], inlined: Collection[in
     if inlined:
         return True
     points = [ex.product(graph.loops[node].shape) for node in nodes]
-    if all(isinstance(count, ex.Int) and count.value <= TINY_POINTS for count in points):
+    is_tiny = all(isinstance(count, ex.Int) and count.value <= TINY_POINTS for count in points)
+    if is_tiny and len(nodes) <= TINY_NODES:
         return False
     first, device = nodes[0], graph.tensor(graph.starts[nodes[0]]).device
     is_copy = graph.program.nodes[first].op in COPIES[device]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
 import torch
 from tests.unit.compiler.frontend.building import S0, S1, Builder, tensor
 from tests.unit.compiler.frontend.running import check, launched_nodes
@@ -347,3 +348,17 @@ def test_what_a_reduction_that_runs_as_it_is_takes_is_in_memory() -> None:
     assert check(function, count[:, None], dynamic=False, target_kind="cuda").kernels == ()
     check(function, count.view(6, 2), dynamic=False, target_kind="cuda")
     check(function, count.repeat(9).view(12, 9), dynamic=False, target_kind="cuda")
+
+
+@pytest.mark.parametrize(("ops", "kernels"), [(2, 2), (6, 3)])
+def test_many_ops_of_a_few_numbers_are_one_kernel(ops: int, kernels: int) -> None:
+    """Each of them is a call; one or two are as fast as a Kernel's launch."""
+
+    def norms(x: Tensor, y: Tensor) -> Tensor:
+        found = torch.stack((x.square().sum(), y.square().sum()))
+        for _ in range(ops - 1):
+            found = found.sqrt() + 1
+        return found
+
+    lowered = check(norms, drawn(5, 7), drawn(70))
+    assert sum(isinstance(step, Launch) for step in lowered.plan.steps) == kernels
