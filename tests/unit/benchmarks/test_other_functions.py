@@ -35,10 +35,24 @@ KERNELS = {
     "decoded_boxes": 2,
     "last_tokens": 2,
     "nearest": 2,
+    "joined_streams": 3,
+    "timed_group_norm": 2,
+    "clipped_together": 7,
+    "policy_loss": 2,
+    "harmonics": 2,
+    "page_scores": 2,
+    "keys_of_two_bits": 2,
+    "turned_rows_i8": 2,
+    "similarity_of_windows": 2,
+    "radial_basis": 2,
+    "attended_neighbours": 2,
+    "rolling": 2,
+    "ctc_step": 2,
 }
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
 so are weights, and what is heavy of all rows; what is needed of a row is known when it was read.
-Rows are chosen between, and a row of rows' results is a row of another Kernel.
+Rows are chosen between, and a row of rows' results is a row of another Kernel. Tensors of other
+shapes are summed apart, and scaled so.
 """
 JOINED = {
     "join",
