@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from tests.unit.compiler.native import LEVELS, compile_kernel
 
+from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import candidates
+from nearhint_compiler.schedule import candidates, parse_schedule
 from nearhint_rules.artifact import CHECKED_ENTRY
 
 
@@ -47,3 +48,11 @@ def test_a_table_that_has_rows_at_all_sizes_is_not_asked_for_any(tmp_path: Path)
         kernel, at = looked_up(size), LEVELS["portable"]
         native = compile_kernel(kernel, candidates(kernel, at)[0], tmp_path, at=at)
         assert ("    return 1;\n" in native.generated.source) is is_asked
+
+
+def test_a_row_is_found_once_for_all_vectors_that_are_read_of_it() -> None:
+    schedule = parse_schedule("cpu.pointwise axis=1 lanes=8 unroll=4 block=1024")
+    source = generate(looked_up("k1"), schedule, LEVELS["portable"]).source
+    loops = source[source.index("static void run(") : source.index("struct call")]
+    assert loops.count("load_f32(in1 + p1") == 5  # of a step, and of a vector behind the last
+    assert loops.count("named(") == loops.count("for (; p1 ") == 3

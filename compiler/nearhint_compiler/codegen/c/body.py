@@ -144,6 +144,9 @@ class Body:
         here = frozenset(values)
         for position in values:
             node = self.kernel.body[position]
+            is_read = (position, 0) not in self.values
+            if isinstance(node, ir.Gather) and is_read and not self._has_rows(node):
+                writer.line(f"const int64_t row{position} = {self._row(node, 0, '0')};")
             for copy in range(self.copies(position, part)):
                 text = self._value(position, node, copy, part.counts[copy], here)
                 vector = f"v{self.dtypes[position]}"
@@ -169,7 +172,7 @@ class Body:
             case ir.Load(param, index):
                 return self._load(param, index, dtype, copy, count)
             case ir.Gather():
-                return self._gathered(node, dtype, copy, count)
+                return self._gathered(position, node, copy, count)
             case ir.Scalar(param):
                 return f"{self.prelude.use('splat', dtype)}(*in{param})"
             case ir.Const(_, bits):
@@ -281,21 +284,30 @@ class Body:
         gather = self.prelude.use("gather_n", dtype)
         return f"{gather}({place}, {to_c(moves.stride)}, {count or self.lanes})"
 
-    def _gathered(self, node: ir.Gather, dtype: str, copy: int, count: str) -> str:
+    def _has_rows(self, node: ir.Gather) -> bool:
+        """Whether lanes or copies read rows of their own; else one place is named for all."""
+        return self.in_lanes(node.place) or self._has_copies(node.place)
+
+    def _row(self, node: ir.Gather, copy: int, lane: str) -> str:
+        """How far the row that a lane's place names is from the first."""
+        place = self.name(node.place, copy)
+        inside = f"named({place}[{lane}], {to_c(node.size)}, outside)"
+        return f"{inside} * ({to_c(node.stride)})"
+
+    def _gathered(self, position: int, node: ir.Gather, copy: int, count: str) -> str:
         """As a load, from a row that is the same for all lanes; else lane by lane."""
-        place, moves = self.name(node.place, copy), access(node.index, self.lane)
+        moves, dtype = access(node.index, self.lane), self.dtypes[position]
         here = to_c(self._at(node.index, copy))
-
-        def row(lane: str) -> str:
-            inside = f"named({place}[{lane}], {to_c(node.size)}, outside)"
-            return f"{inside} * ({to_c(node.stride)})"
-
-        if self.in_lanes(node.place) or moves.stride is None:
+        each_alone = self.in_lanes(node.place) or moves.stride is None
+        row = f"row{position}"
+        if self._has_rows(node):
+            row = self._row(node, copy, "l" if each_alone else "0")
+        if each_alone or moves.stride is None:
             along = to_c(self._lane_index(node.index, copy))
-            return self._irregular(dtype, f"in{node.param}[{along} + {row('l')}]", count)
+            return self._irregular(dtype, f"in{node.param}[{along} + {row}]", count)
         if moves.is_uniform:
-            return f"{self.prelude.use('splat', dtype)}(in{node.param}[{here} + {row('0')}])"
-        start = f"in{node.param} + {here} + {row('0')}"
+            return f"{self.prelude.use('splat', dtype)}(in{node.param}[{here} + {row}])"
+        start = f"in{node.param} + {here} + {row}"
         if moves.is_contiguous:
             return self.contiguous(start, dtype, count)
         gather = self.prelude.use("gather_n", dtype)
