@@ -23,7 +23,7 @@ QUICK_LIMIT: Mapping[str, int] = {"cpu": 3, "cuda": 4}
 MAX_LIMIT = 64
 TILED, TILING_AXES = "cuda.tiled", 4
 """Families of tiles with several pointwise axes begin so; axes of a tiling, the reduction's too."""
-KINDS = frozenset({"divisible", "parted", "spaced", "unit"})
+KINDS = frozenset({"divisible", "parted", "spaced", "unit", "written"})
 """Options that make Schedules of a family differ in kind, where they are set."""
 GRAIN = 2
 """Estimates that are the same in so many parts of the best are equal."""

@@ -29,7 +29,9 @@ where there are fewer rows than threads, which a `scan` forbids; what a column w
 for `ahead` rows before it is read (not at all where it is not given); in panels, `least` rows of at
 most `length` elements, or up to `rows` shorter ones, are turned round at a time, and the `next` 1
 are asked for meanwhile (`least` is `rows` and `next` 0 where they are not given). Each family may
-have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard.
+have `spaced` 1, for the kernel as `analysis.respace` cuts its loops, under its Guard, or `written`
+1, for the kernel without its last loops, which `analysis.written_out` writes out; `axis` is then a
+loop of that kernel.
 
 The defaults were found on a Zen 4 (tests/benchmarks/cpu_kernels.py): vectors of the full width pay
 for rows and for functions such as exp; element by element, what only moves and adds is faster with
@@ -48,6 +50,7 @@ from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.analysis.parted import parted
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
+from nearhint_compiler.analysis.written_out import written_out
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu_scattered
 from nearhint_compiler.schedule.cpu_facts import (
@@ -76,8 +79,8 @@ from nearhint_rules.program import DTYPES
 from nearhint_rules.target import Target
 
 CANDIDATE_LIMIT = 8
-SPACED_LIMIT = 4
-"""Candidates whose loops are cut, of all."""
+SPACED_LIMIT, WRITTEN_LIMIT = 4, 2
+"""Candidates whose loops are cut, and whose last ones are written out, of all."""
 STASH = 8192
 _BESIDE_BYTES, _BESIDE_VECTORS = 1 << 15, 8
 """Of the rows that are walked side by side, and of what is kept of them: a first cache, so that it
@@ -140,8 +143,12 @@ def candidates(
     cut = respaced(kernel)
     better: list[Schedule] = []
     if cut is not None and dims is not None and cut.holds_at(dims):
-        better = [_spaced(found) for found in _ranked(cut.kernel, target, dims)]
+        better = [_with(found, "spaced") for found in _ranked(cut.kernel, target, dims)]
         better = better[: limit * SPACED_LIMIT // CANDIDATE_LIMIT]
+    written = written_out(kernel)
+    if written is not None:
+        first = [_with(found, "written") for found in _ranked(written, target, dims or {})]
+        better = [*first[: limit * WRITTEN_LIMIT // CANDIDATE_LIMIT], *better]
     return (default, *better, *others)[:limit]
 
 
@@ -151,8 +158,8 @@ def _ranked(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[
     return list(dict.fromkeys(_space(kernel, ranked, lanes, dims, bits=register_bits(target))))
 
 
-def _spaced(schedule: Schedule) -> Schedule:
-    return Schedule(schedule.family, (*schedule.options, ("spaced", 1)))
+def _with(schedule: Schedule, option: str) -> Schedule:
+    return Schedule(schedule.family, (*schedule.options, (option, 1)))
 
 
 def _space(

@@ -24,6 +24,7 @@ from nearhint_compiler.analysis.parted import parted
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.analysis.strides import Access, accesses
+from nearhint_compiler.analysis.written_out import written_out
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import block_pointers
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, is_own, row_loads
@@ -101,6 +102,8 @@ def estimate(
         kernel = cut.kernel
     if ir.scatter_of(kernel) is not None:
         kernel = by_points(kernel)
+    if schedule.get("written", 0):
+        kernel = written_out(kernel) or kernel
     device = target.device
     if isinstance(device, CudaDevice):
         return _on_cuda(kernel, schedule, device, dims)

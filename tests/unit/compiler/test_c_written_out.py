@@ -1,0 +1,126 @@
+"""Generated C for short loops that share what they read: these are written out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.compiler.native import LEVELS, MACHINE, WIDTHS, check, compile_kernel
+
+from nearhint_compiler.analysis.written_out import written_out
+from nearhint_compiler.codegen import generate
+from nearhint_compiler.errors import InvalidSchedule
+from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
+from nearhint_compiler.schedule import candidates, parse_schedule
+
+PRODUCTS = """
+(kernel (symbols k0)
+  (pointwise k0 3)
+  (reduction)
+  (params (in f32) (out f32))
+  (body
+    (iota p1)
+    (const i64 0x1)
+    (lt bool 0 1)
+    (const i64 0x2)
+    (lt bool 0 3)
+    (load 0 (* 2 p0))
+    (load 0 (+ (* 2 p0) 1))
+    (mul f32 5 6)
+    (add f32 5 6)
+    (sub f32 5 6)
+    (where f32 4 8 9)
+    (where f32 2 7 10)
+    (store 1 (+ (* 3 p0) p1) 11)))
+"""
+"""A product, a sum and a difference of two numbers, beside each other."""
+BUTTERFLY = """
+(kernel (symbols k0 k1)
+  (pointwise k0)
+  (reduction k1 2 2)
+  (params (in f32) (out f32) (out f32))
+  (body
+    (iota r1)
+    (const i64 0x0)
+    (eq bool 0 1)
+    (iota r2)
+    (le bool 3 1)
+    (load 0 (+ (* 4 k1 p0) (* 4 r0)))
+    (load 0 (+ (* 4 k1 p0) (* 4 r0) 1))
+    (load 0 (+ (* 4 k1 p0) (* 4 r0) 2))
+    (load 0 (+ (* 4 k1 p0) (* 4 r0) 3))
+    (add f32 5 6)
+    (sub f32 5 6)
+    (where f32 4 9 10)
+    (add f32 7 8)
+    (sub f32 7 8)
+    (where f32 4 12 13)
+    (add f32 11 14)
+    (sub f32 11 14)
+    (where f32 2 15 16)
+    (abs f32 17)
+    (reduce KIND f32 18)
+    (store 1 p0 19)
+    (div f32 17 19)
+    (store 2 (+ (* 4 k1 p0) (* 4 r0) (* 2 r1) r2) 21)))
+"""
+"""Fours of a row are turned, and the row is divided by what it has in all."""
+PLAIN = """
+(kernel (symbols k0)
+  (pointwise k0 4)
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* 4 p0) p1))
+    (load 1 p0)
+    (mul f32 0 1)
+    (store 2 (+ (* 4 p0) p1) 2)))
+"""
+"""Each point has an element of its own."""
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_points_that_are_written_out_are_right(level: str, lanes: int, tmp_path: Path) -> None:
+    kernel = parse_kernel(PRODUCTS)
+    for unroll in (1, 2):
+        schedule = f"cpu.pointwise axis=0 lanes={lanes} unroll={unroll} block=32 written=1"
+        native = compile_kernel(kernel, parse_schedule(schedule), tmp_path, at=LEVELS[level])
+        for rows in (1, 7, 32, 101):
+            x = np.random.default_rng(0).uniform(-9, 9, 2 * rows).astype(np.float32)
+            check(native, (rows,), [x], threads=2)
+
+
+@pytest.mark.parametrize("kind", ["max", "sum"])
+@pytest.mark.parametrize("schedule", [
+    "cpu.rows axis=0 lanes=8 unroll=2 short=4 stash=0 split=1 written=1",
+    "cpu.rows axis=0 lanes=8 unroll=2 short=4 stash=8192 split=1 written=1",
+    "cpu.columns axis=0 lanes=8 unroll=1 split=1 written=1",
+])  # fmt: skip
+def test_terms_that_are_written_out_are_right(kind: str, schedule: str, tmp_path: Path) -> None:
+    kernel = parse_kernel(BUTTERFLY.replace("KIND", kind))
+    native = compile_kernel(kernel, parse_schedule(schedule), tmp_path)
+    for rows, fours in ((1, 1), (3, 79), (40, 9)):
+        x = np.random.default_rng(0).uniform(-9, 9, 4 * rows * fours).astype(np.float32)
+        for threads in (1, 3):
+            check(native, (rows, fours), [x], threads=threads)
+
+
+def test_what_points_share_is_read_and_computed_once() -> None:
+    written = written_out(parse_kernel(BUTTERFLY.replace("KIND", "max")))
+    assert written is not None
+    kinds = [node.name if isinstance(node, ir.Op) else type(node).__name__ for node in written.body]
+    assert (kinds.count("Load"), kinds.count("Store")) == (4, 5)
+    assert kinds.count("add") + kinds.count("sub") == 8
+    assert "where" not in kinds
+
+
+def test_loops_are_written_out_where_that_reads_half_as_often() -> None:
+    found = candidates(parse_kernel(PRODUCTS), MACHINE, {"k0": 1000})
+    assert 0 < sum(each.get("written", 0) for each in found) < len(found)
+    plain = parse_kernel(PLAIN)
+    assert not any(each.get("written", 0) for each in candidates(plain, MACHINE, {"k0": 1000}))
+    schedule = parse_schedule("cpu.pointwise axis=0 lanes=8 unroll=1 block=32 written=1")
+    with pytest.raises(InvalidSchedule, match="share"):
+        generate(plain, schedule, MACHINE)
