@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.compiler.native import LEVELS, compile_kernel
+from tests.unit.compiler.native import LEVELS, check, compile_kernel
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir import nodes as ir
@@ -56,3 +56,19 @@ def test_a_row_is_found_once_for_all_vectors_that_are_read_of_it() -> None:
     loops = source[source.index("static void run(") : source.index("struct call")]
     assert loops.count("load_f32(in1 + p1") == 5  # of a step, and of a vector behind the last
     assert loops.count("named(") == loops.count("for (; p1 ") == 3
+
+
+def test_a_place_that_is_counted_from_the_end_is_a_number(tmp_path: Path) -> None:
+    """Not a vector of as many as there are lanes, of which each is the same."""
+    kernel = parse_kernel(
+        "(kernel (symbols k0 k1 k2) (pointwise k0 k2) (reduction)"
+        " (params (in i64) (in f32) (out f32))"
+        " (body (load 0 p0) (const i64 0x0) (lt bool 0 1) (iota k1) (add i64 0 3) (where i64 2 4 0)"
+        " (gather 1 p1 k2 k1 5) (store 2 (+ (* k2 p0) p1) 6)))"
+    )
+    schedule = parse_schedule("cpu.pointwise axis=1 lanes=8 unroll=2 block=1024")
+    native = compile_kernel(kernel, schedule, tmp_path, at=LEVELS["machine"])
+    calls = [line for line in native.generated.source.splitlines() if " row6 = " in line]
+    assert calls
+    assert not any("[0], k1" in line for line in calls)
+    check(native, (4, 5, 37), [np.array([0, -1, 4, -5]), np.arange(185, dtype=np.float32)])

@@ -65,6 +65,13 @@ UNIFORM = Part.full(1)
 """For nodes that do not depend on the lane variable."""
 
 
+_OF_NUMBERS: Mapping[str, str] = {
+    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "cast": "{0}", "lt": "{0} < {1}",
+    "ge": "{0} >= {1}", "where": "{0} ? {1} : {2}",
+}  # fmt: skip
+"""What places are made of: eager's count from the end, and rows of blocks."""
+
+
 @dataclass(slots=True)
 class Body:
     """The nodes of one kernel, and how to write each in C.
@@ -290,9 +297,29 @@ class Body:
 
     def _row(self, node: ir.Gather, copy: int, lane: str) -> str:
         """How far the row that a lane's place names is from the first."""
-        place = self.name(node.place, copy)
-        inside = f"named({place}[{lane}], {to_c(node.size)}, outside)"
-        return f"{inside} * ({to_c(node.stride)})"
+        place = "" if self._has_rows(node) else self._number(node.place)
+        place = place or f"{self.name(node.place, copy)}[{lane}]"
+        return f"named({place}, {to_c(node.size)}, outside) * ({to_c(node.stride)})"
+
+    def _number(self, position: int) -> str:
+        """A place that is one for all lanes, as a number of C; "" where it is made of more.
+
+        Vectors of as many 64-bit places as there are lanes are wider than registers.
+        """
+        node, dtype = self.kernel.body[position], self.dtypes[position]
+        match node:
+            case ir.Load(param, index) if position not in self.places and dtype in ("i64", "i32"):
+                return f"(int64_t)in{param}[{to_c(index)}]"
+            case ir.Iota() | ir.Const():
+                place = ir.place_of(node)
+                return "" if place is None else f"(int64_t)({to_c(place)})"
+            case ir.Op("cast", "bool"):
+                return ""
+            case ir.Op(name, "i64" | "bool", operands) if name in _OF_NUMBERS:
+                given = [self._number(operand) for operand in operands]
+                return f"({_OF_NUMBERS[name].format(*given)})" if all(given) else ""
+            case _:
+                return ""
 
     def _gathered(self, position: int, node: ir.Gather, copy: int, count: str) -> str:
         """As a load, from a row that is the same for all lanes; else lane by lane."""
