@@ -19,7 +19,7 @@ from nearhint_compiler.frontend.assemble import RawStep, assemble, opaque_nodes,
 from nearhint_compiler.frontend.attempts import fuse
 from nearhint_compiler.frontend.bind import Bound, RepeatInFallbackError, bind
 from nearhint_compiler.frontend.build import BuiltKernel, build_kernel
-from nearhint_compiler.frontend.fuse import Fused
+from nearhint_compiler.frontend.groups import Fused
 from nearhint_compiler.frontend.lifetimes import last_uses, share_storage, with_frees
 from nearhint_compiler.frontend.lower import (
     Graph,

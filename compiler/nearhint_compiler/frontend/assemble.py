@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from nearhint_compiler.errors import InvalidKernel
 from nearhint_compiler.frontend.build import BuiltKernel
-from nearhint_compiler.frontend.fuse import Fused
+from nearhint_compiler.frontend.groups import Fused
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.offers import takes_offer
 from nearhint_compiler.ir import index as ix

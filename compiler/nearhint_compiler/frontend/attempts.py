@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nearhint_compiler.frontend.fuse import Fused, Fusion
+from nearhint_compiler.frontend.fuse import Fusion
+from nearhint_compiler.frontend.groups import Fused
 from nearhint_compiler.frontend.lower import Graph, without_walks
 from nearhint_compiler.frontend.reductions import REDUCTIONS
 from nearhint_compiler.frontend.turns import turned_copies

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nearhint_compiler.analysis.traffic import Traffic, traffic
 from nearhint_compiler.frontend.assemble import LaunchGroup, RawStep, RunNode
 from nearhint_compiler.frontend.build import BuiltKernel
-from nearhint_compiler.frontend.fuse import Fused
+from nearhint_compiler.frontend.groups import Fused
 from nearhint_compiler.frontend.lifetimes import output_of
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.ir import nodes as ir

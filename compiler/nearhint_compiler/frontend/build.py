@@ -9,7 +9,7 @@ from nearhint_compiler.errors import InvalidKernel
 from nearhint_compiler.frontend.call import is_host_scalar
 from nearhint_compiler.frontend.canon import Nest, canonical_nest
 from nearhint_compiler.frontend.emitter import Emitter, Value
-from nearhint_compiler.frontend.fuse import Fused, Group
+from nearhint_compiler.frontend.groups import Fused, Group
 from nearhint_compiler.frontend.indices import output_index, read_index
 from nearhint_compiler.frontend.lookups import Place, one_place
 from nearhint_compiler.frontend.loops import LOOKED_UP, Loops, Scattering

@@ -24,6 +24,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from nearhint_compiler.frontend.groups import Fused, Group
 from nearhint_compiler.frontend.indices import output_index, read_index
 from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.loops import Loops, Read, Window
@@ -52,30 +53,6 @@ from nearhint_rules.program import DTYPES
 MEMBER_LIMIT = 64
 INPUT_LIMIT = 24
 READER_LIMIT = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Loops that become one Kernel: members in order, and what is recomputed inside.
-
-    What is both is computed at each place at which a member reads it.
-    """
-
-    nodes: tuple[int, ...]
-    space: Space
-    inlined: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """The groups by their first node, and the loops that exist only where they are read.
-
-    Loops in neither are opaque after all, or nothing reads them. They are those of `graph`.
-    """
-
-    graph: Graph
-    groups: tuple[Group, ...]
-    inlined: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

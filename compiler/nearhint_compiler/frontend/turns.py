@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nearhint_compiler.frontend.fuse import Fused
+from nearhint_compiler.frontend.groups import Fused
 from nearhint_compiler.frontend.loops import Loops
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.space import Space
