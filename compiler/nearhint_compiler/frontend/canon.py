@@ -95,11 +95,10 @@ def _ordered(
 ) -> list[str]:
     """The loops over `dims`, the largest stride of the leading access outermost."""
     names = [f"f{place}" for place in dims]
+    written = [node.index for node in body if isinstance(node, ir.Writing)]
+    loaded = [node.index for node in body if isinstance(node, ir.Load)]
     accesses = [
-        node.index
-        for kind in (ir.Writing, ir.Load)
-        for node in body
-        if isinstance(node, kind) and all(ix.mentions(node.index, name) for name in names)
+        index for index in (*written, *loaded) if all(ix.mentions(index, name) for name in names)
     ]
     if not accesses:
         return names
