@@ -16,9 +16,9 @@ What is put into a part of any other tensor (`made[..., ::2] = x`) is put there 
 copies it over a copy of that part before. And what data places in a tensor that was filled or
 copied for it, and that nothing reads as it was (`zeros.index_add_(0, i, x)`, a rolled window of
 keys whose last place is the new one), is placed there, where a functional op would copy it once
-more. What Kernels compute point by point (masks, on GPUs a few places of each row) or bring
-together (sums at places) stays functional, and so does what is placed in a result of theirs, which
-could not be one then.
+more. What Kernels may compute point by point (masks, a few places of each row) or bring together
+(sums at places) stays functional, and so does what is placed in a result of theirs, which could not
+be one then.
 
 Diagonals are written through `as_strided`, which says where in a storage it begins. What torch
 makes of an argument lies as far into its storage as the argument, but what a Kernel makes of it
@@ -62,16 +62,15 @@ MADE = frozenset(
     )
 )  # fmt: skip
 """Ops that fill or copy a tensor, which others write into."""
-SCATTERED = frozenset({"aten.scatter_.src", "aten.scatter_.value"})
-"""Ops that are loops over their result on a GPU."""
-ADDED = frozenset(
-    {"aten.index_add_.default", "aten.scatter_add_.default", "aten.scatter_reduce_.two"}
-)
-"""Ops that bring elements together, which a Kernel does with what makes these."""
-BROUGHT = ("sum", "amax", "amin")
-"""What such Kernels make of them."""
-HALVES = (torch.float16, torch.bfloat16)
-"""Floats of which they do not on a CPU."""
+BROUGHT = frozenset(
+    {
+        "aten.index_add_.default", "aten.scatter_.src", "aten.scatter_.value",
+        "aten.scatter_add_.default", "aten.scatter_reduce_.two",
+    }
+)  # fmt: skip
+"""Ops that Kernels may be made of, on some devices: a Program is the same for all."""
+REDUCED = ("sum", "amax", "amin")
+"""What such Kernels make of elements that are brought together."""
 VIEWS: Mapping[str, str] = {
     "aten.diagonal_scatter.default": "aten.diagonal.default",
     "aten.select_scatter.default": "aten.select.int",
@@ -224,17 +223,15 @@ def _update_made(graph: fx.Graph, update: fx.Node) -> bool:
 
 def _is_placed_by_data(write: _Write) -> bool:
     """Whether a write is of an op that no Kernel is made of."""
-    op, (target, *rest), _ = write
+    op, (_, *rest), _ = write
     name = op_name(op)
-    value = target.meta["val"]
-    is_cpu = value.device.type == "cpu"
-    if name in SCATTERED:
-        return bool(is_cpu)
-    if name in ADDED or (name == "aten.index_put_.default" and rest[2:] == [True]):
-        is_brought = name != "aten.scatter_reduce_.two" or rest[3] in BROUGHT
-        return not is_brought or (is_cpu and value.dtype in HALVES)
+    if name in BROUGHT:
+        return name == "aten.scatter_reduce_.two" and rest[3] not in REDUCED
     if name == "aten.index_put_.default":
-        return any(place.meta["val"].dtype != torch.bool for place in _nodes_in(rest[0]))
+        is_added = rest[2:] == [True]
+        return not is_added and any(
+            place.meta["val"].dtype != torch.bool for place in _nodes_in(rest[0])
+        )
     return name != "aten.copy_.default"
 
 

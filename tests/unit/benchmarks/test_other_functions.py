@@ -34,6 +34,7 @@ KERNELS = {
     "factored_step": 4,
     "decoded_boxes": 2,
     "last_tokens": 2,
+    "moved_codes": 3,
     "nearest": 2,
     "joined_streams": 3,
     "timed_group_norm": 2,
@@ -60,11 +61,8 @@ JOINED = {
     "reversed_cumsum",
     "patches",
     "limited_routing",
-    "moved_codes",
 }
-"""What eager turns round, cuts or joins on a CPU, as fast as any Kernel; what is sorted, or added
-where data says.
-"""
+"""What eager turns round, cuts or joins on a CPU, as fast as any Kernel; what is sorted."""
 STEPPED = {"likely_tokens", "quantised_norm", "quantised_swiglu", "quantised_squares"}
 """What has steps, but is no integer: the next number of eight bits, a least probability."""
 ROUNDED = {"nvfp4"}

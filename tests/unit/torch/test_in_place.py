@@ -165,19 +165,15 @@ def copied_twice(cache: Tensor, new: Tensor, places: Tensor) -> Any:
     return made * cache, made
 
 
-def halves_added(cache: Tensor, new: Tensor, places: Tensor) -> Any:
-    return torch.zeros_like(cache, dtype=torch.float16).index_add_(1, places, new.half())
-
-
-def scattered(cache: Tensor, new: Tensor, places: Tensor) -> Any:
-    return cache.clone().scatter_(2, places[None, :, None].expand(2, -1, 1) - 4, 7.0)
+def averaged(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    places = places[None, :, None].expand(2, -1, 6)
+    return cache.clone().scatter_reduce_(1, places, new, "mean")
 
 
 MADE = {
     window: ["aten.index_put_.default", "aten.copy_.default"],
     copied_twice: ["aten.index_copy_.default", "aten.index_copy_.default"],
-    halves_added: ["aten.index_add_.default"],
-    scattered: ["aten.scatter_.value"],
+    averaged: ["aten.scatter_reduce_.two"],
 }
 
 
@@ -213,6 +209,10 @@ def added(cache: Tensor, new: Tensor, places: Tensor) -> Any:
     return made, torch.zeros_like(new[0]).index_put((places % 3,), new[0], accumulate=True)
 
 
+def scattered(cache: Tensor, new: Tensor, places: Tensor) -> Any:
+    return cache.clone().scatter_(2, places[None, :, None].expand(2, -1, 1) - 4, 7.0)
+
+
 def masked(cache: Tensor, new: Tensor, places: Tensor) -> Any:
     made = cache.clone()
     made[cache[..., 0] > 0] = 1.0
@@ -220,7 +220,8 @@ def masked(cache: Tensor, new: Tensor, places: Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "function", [made_is_read, made_leaves, made_is_written, made_by_a_kernel, added, masked]
+    "function",
+    [made_is_read, made_leaves, made_is_written, made_by_a_kernel, added, scattered, masked],
 )
 def test_what_others_read_or_kernels_make_is_not_written(
     function: Function, session: Install
@@ -229,7 +230,9 @@ def test_what_others_read_or_kernels_make_is_not_written(
     assert not any(node.mutates for node in program.nodes)
 
 
-@pytest.mark.parametrize("function", [*MADE, made_is_read, made_leaves, made_is_written])
+@pytest.mark.parametrize(
+    "function", [*MADE, added, scattered, made_is_read, made_leaves, made_is_written]
+)
 def test_updates_of_what_is_made_are_eager_s(function: Function, session: Install) -> None:
     session(lambda program: None)
     _, new, places = tokens()
