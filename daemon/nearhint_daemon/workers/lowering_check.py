@@ -370,18 +370,22 @@ def _compare_output(
     ):
         return LoweringVerdict("stores outside its storage", np.inf, 1)
     reference = wanted.to(torch.float64).cpu().numpy()
-    found, magnitudes = _laid_out(spec, output, None if is_whole else reference)
+    lay = _laid_out if is_whole else _as_written
+    found, magnitudes = lay(spec, output)
+    if not is_whole:
+        reference = _flat(spec, reference)[output.indices]
     errors = _errors(value_type.dtype, found, reference, magnitudes)
     if others:
-        made = [found, *(_laid_out(spec, other, found)[0] for other in others)]
+        made = [found, *(lay(spec, other)[0] for other in others)]
         nearest = np.clip(reference, np.min(made, axis=0), np.max(made, axis=0))
         again = _errors(value_type.dtype, nearest, reference, magnitudes)
         errors = np.where(np.isnan(reference), errors, np.minimum(errors, again))
     if errors.size and errors.max() > 1:
         at = np.unravel_index(int(errors.argmax()), errors.shape)
         where = [int(position) for position in at]
+        element = f"element {where}" if is_whole else f"at {output.indices[at]} of its storage it"
         return LoweringVerdict(
-            f"element {where} is {found[at]:.12g}, ATen says {reference[at]:.12g} "
+            f"{element} is {found[at]:.12g}, ATen says {reference[at]:.12g} "
             f"({np.count_nonzero(errors > 1)} of {errors.size} differ)",
             float(errors.max()),
             1,
@@ -389,17 +393,29 @@ def _compare_output(
     return LoweringVerdict("", float(errors.max(initial=0.0)), 1)
 
 
-def _laid_out(spec: TensorSpec, output: Output, around: Array | None) -> tuple[Array, Array]:
-    """An output's elements and magnitudes as it lies, what it leaves out as it is `around`."""
-    steps = [8 * stride for stride in spec.stride]
+def _laid_out(spec: TensorSpec, output: Output) -> tuple[Array, Array]:
+    """An output's elements and magnitudes as it lies; NaN is what it leaves out."""
     storage, scales = np.full(max(1, spec.elements), np.nan), np.zeros(max(1, spec.elements))
-    found = np.lib.stride_tricks.as_strided(storage, spec.shape, steps)
-    magnitudes = np.lib.stride_tricks.as_strided(scales, spec.shape, steps)
-    if around is not None:
-        found[...] = around
     storage[output.indices] = output.values.astype(np.float64)
     scales[output.indices] = output.magnitudes
-    return found, magnitudes
+    return _strided(spec, storage), _strided(spec, scales)
+
+
+def _as_written(_: TensorSpec, output: Output) -> tuple[Array, Array]:
+    """The elements and magnitudes that a slab writes, one after the other."""
+    return output.values.astype(np.float64), np.asarray(output.magnitudes)
+
+
+def _flat(spec: TensorSpec, elements: Array) -> Array:
+    """The storage in which `elements` lie."""
+    storage = np.full(max(1, spec.elements), np.nan)
+    _strided(spec, storage)[...] = elements
+    return storage
+
+
+def _strided(spec: TensorSpec, storage: Array) -> Array:
+    steps = [8 * stride for stride in spec.stride]
+    return np.lib.stride_tricks.as_strided(storage, spec.shape, steps)
 
 
 def _errors(dtype: str, found: Array, reference: Array, magnitudes: Array) -> Array:
