@@ -164,7 +164,10 @@ class Config:
     )
     measure_memory_bytes: int = field(
         default=2 * 2**30,
-        metadata=_row(_count(2**20, 2**50), "Bytes that the tensors of one hint may take."),
+        metadata=_row(
+            _count(2**20, 2**50),
+            "Bytes that the tensors of one hint, or of a check in f64, may take.",
+        ),
     )
     regret_share: float = field(
         default=0.005,
