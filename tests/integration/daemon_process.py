@@ -117,3 +117,12 @@ def daemon_in(folder: Path, **options: object) -> Generator[DaemonProcess, None,
         if daemon.process is not None and daemon.process.poll() is None:
             daemon.process.kill()
             daemon.process.wait(timeout=10)
+
+
+@contextmanager
+def measuring_in(folder: Path) -> Generator[DaemonProcess, None, None]:
+    """A started daemon that compiles and measures on the CPU, each hint for 0.3 seconds."""
+    flags = ("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1")
+    with daemon_in(folder, module="nearhint_daemon", verb=("serve",), flags=flags) as process:
+        process.start()
+        yield process

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from tests.integration.daemon_process import DaemonProcess, daemon_in
+from tests.integration.daemon_process import DaemonProcess, measuring_in
 from tests.unit.client.settling import so_far
 
 import nearhint
@@ -66,10 +66,7 @@ def activation(x: Tensor, bias: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    folder = tmp_path_factory.mktemp("models")
-    flags = ("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1")
-    with daemon_in(folder, module="nearhint_daemon", verb=("serve",), flags=flags) as process:
-        process.start()
+    with measuring_in(tmp_path_factory.mktemp("models")) as process:
         yield process
 
 

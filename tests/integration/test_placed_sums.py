@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from tests.integration.daemon_process import DaemonProcess, daemon_in
+from tests.integration.daemon_process import DaemonProcess, measuring_in
 
 import nearhint
 from nearhint import session
@@ -25,10 +25,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    folder = tmp_path_factory.mktemp("sums")
-    flags = ("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1")
-    with daemon_in(folder, module="nearhint_daemon", verb=("serve",), flags=flags) as process:
-        process.start()
+    with measuring_in(tmp_path_factory.mktemp("sums")) as process:
         yield process
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from tests.integration.daemon_in_process import Client, hints_of, kernels_in
-from tests.integration.daemon_process import DaemonProcess, daemon_in
+from tests.integration.daemon_process import DaemonProcess, measuring_in
 from tests.integration.fake_workers import chain
 
 from nearhint.cli import main
@@ -35,13 +35,7 @@ Scenario = Callable[[Client, admin_service_pb2.DeviceStatus], Coroutine[Any, Any
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Any:
-    with daemon_in(
-        tmp_path,
-        module="nearhint_daemon",
-        verb=("serve",),
-        flags=("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1"),
-    ) as process:
-        process.start()
+    with measuring_in(tmp_path) as process:
         yield process
 
 

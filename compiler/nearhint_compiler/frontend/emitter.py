@@ -345,19 +345,10 @@ class Emitter:
 
     def value_of(self, number: int) -> Value:
         """A node as a value of the dtype that it has in the body."""
-        match self.body[number]:
-            case (
-                ir.Load(param)
-                | ir.Gather(param)
-                | ir.Scalar(param)
-                | ir.Former(param)
-                | ir.Store(param)
-            ) | ir.Scatter(_, _, param):
-                return Value(number, self.params[param].dtype)
-            case ir.Iota() | ir.Arg():
-                return Value(number, "i64")
-            case ir.Const() | ir.Op() | ir.Reduce() | ir.Scan() as node:
-                return Value(number, node.dtype)
+        node = self.body[number]
+        if isinstance(node, ir.Reading | ir.Writing):
+            return Value(number, self.params[node.param].dtype)
+        return Value(number, "i64" if isinstance(node, ir.Iota | ir.Arg) else node.dtype)
 
     def is_integer(self, value: Value) -> bool:
         """Whether a value is an integer other than a bool."""

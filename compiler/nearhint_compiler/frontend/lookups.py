@@ -134,21 +134,28 @@ def _along_dim(call: Call) -> Loops:
     return _loops(call, index.shape, table, (place,))
 
 
+def named_dims(call: Call, rank: int) -> tuple[list[int], list[tuple[int, TensorType]]]:
+    """The dims of a tensor that `indices` name places along, and for each the tensor of these."""
+    listed = call["indices"]
+    if not isinstance(listed, tuple) or len(listed) > rank:
+        raise Unlowerable("no list of places")
+    named = [dim for dim, arg in enumerate(listed) if arg is not None]
+    if not named or not all(isinstance(listed[dim], Ref) for dim in named):
+        raise Unlowerable("places that are no tensors")
+    found = [call.tensor_at(listed[dim]) for dim in named]
+    if any(kind.dtype not in PLACES for _, kind in found):
+        raise Unlowerable("places that are a mask")
+    return named, found
+
+
 def _index(call: Call) -> Loops:
     """Tensors of places for some dims; a negative place counts from the end.
 
     What they name takes the place of their dims, or comes first where other dims lie between.
     """
     call.bind(("self", "indices"), {})
-    shape, listed = _table(call, "self").shape, call["indices"]
-    if not isinstance(listed, tuple) or len(listed) > len(shape):
-        raise Unlowerable("no list of places")
-    looked_up = [dim for dim, arg in enumerate(listed) if arg is not None]
-    if not looked_up or not all(isinstance(listed[dim], Ref) for dim in looked_up):
-        raise Unlowerable("places that are no tensors")
-    found = [call.tensor_at(listed[dim]) for dim in looked_up]
-    if any(kind.dtype not in PLACES for _, kind in found):
-        raise Unlowerable("places that are a mask")
+    shape = _table(call, "self").shape
+    looked_up, found = named_dims(call, len(shape))
     named = broadcast([kind.shape for _, kind in found])
     is_run = looked_up[-1] - looked_up[0] == len(looked_up) - 1
     first = looked_up[0] if is_run else 0

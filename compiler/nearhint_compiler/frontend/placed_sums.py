@@ -16,11 +16,10 @@ from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call, Operand, broadcast_dims
 from nearhint_compiler.frontend.emitter import Value
-from nearhint_compiler.frontend.lookups import PLACES, broadcast, from_the_end
+from nearhint_compiler.frontend.lookups import PLACES, broadcast, from_the_end, named_dims
 from nearhint_compiler.frontend.loops import LOOKED_UP, Loops, Point, Read, Scattering
 from nearhint_compiler.frontend.pointwise import put_where
 from nearhint_rules.expr import Expr, Int
-from nearhint_rules.program import Ref
 
 Rule: TypeAlias = Callable[[Call], Loops]
 HALVES = ("f16", "bf16")
@@ -109,15 +108,8 @@ def _index_put(call: Call) -> Loops:
     call.bind(("self", "indices", "values", "accumulate"), {"accumulate": False})
     if not call.flag("accumulate"):
         return put_where(call)
-    shape, listed = call.out.shape, call["indices"]
-    if not isinstance(listed, tuple) or len(listed) > len(shape):
-        raise Unlowerable("no list of places")
-    named = [dim for dim, arg in enumerate(listed) if arg is not None]
-    if not named or not all(isinstance(listed[dim], Ref) for dim in named):
-        raise Unlowerable("places that are no tensors")
-    found = [call.tensor_at(listed[dim]) for dim in named]
-    if any(kind.dtype not in PLACES for _, kind in found):
-        raise Unlowerable("places that are a mask")
+    shape = call.out.shape
+    named, found = named_dims(call, len(shape))
     if named[-1] - named[0] != len(named) - 1:
         raise Unlowerable("places along dims with others between")
     at, first = broadcast([kind.shape for _, kind in found]), named[0]

@@ -13,7 +13,7 @@ from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
-from nearhint_compiler.analysis.multiples import size_multiple
+from nearhint_compiler.analysis.multiples import row_multiple, size_multiple
 from nearhint_compiler.analysis.online import SHARED, depth_of, online_pairs, walks_of
 from nearhint_compiler.analysis.row_words import (
     WORD_BYTES,
@@ -358,7 +358,7 @@ def facts_of(
         has_pairs=bool(pairs),
         folds_stores=is_columns and folded_stores(kernel, 2) is not None,
         unit=_unit(kernel, found, sizes),
-        row_multiple=_row_multiple(kernel),
+        row_multiple=row_multiple(kernel, WORD_BYTES),
         promises=_promises(kernel, dims, useful),
         multiple=multiple if multiple != promised else 0,
         run=min((ex.evaluate(run, sizes) for run in runs_of(kernel)), default=0),
@@ -388,12 +388,6 @@ def _unit(kernel: ir.Kernel, found: Sequence[Access], sizes: Mapping[str, int]) 
     widest = max((access.itemsize for access in large_accesses(found)), default=UNIT_BYTES)
     lanes = max(2, UNIT_BYTES // widest)
     return lanes if lanes <= ex.evaluate(kernel.pointwise[-1], sizes) else 0
-
-
-def _row_multiple(kernel: ir.Kernel) -> int:
-    """The power of two that the innermost pointwise extent is a multiple of at all sizes."""
-    length = kernel.pointwise[-1] if kernel.pointwise else ex.ONE
-    return length.value & -length.value if isinstance(length, ex.Int) else 1
 
 
 def _promises(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.branches import read_at
 from nearhint_compiler.analysis.flat import FLAT, flattened, in_order
-from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
+from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE, row_multiple
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.edges import (
     tile_words_of,
@@ -61,7 +61,9 @@ def _in_units(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     lanes, x = schedule["unit"], schedule["x"]
     if len(kernel.pointwise) < 2 or lanes & (lanes - 1) or not 1 < lanes <= x:
         raise InvalidSchedule(f"no units of a flat index: {schedule}")
-    units = Units(kernel, lanes, _row_multiple(kernel, schedule, lanes))
+    multiple, bits = schedule.get("multiple", SIZE_MULTIPLE), schedule["divisible"]
+    promised = {name: multiple for at, name in enumerate(kernel.symbols) if bits >> at & 1}
+    units = Units(kernel, lanes, row_multiple(kernel, lanes, promised))
     total = ex.product(kernel.pointwise)
     header = header_of(schedule, ("X",))
     header.lines += units.lines()
@@ -72,20 +74,6 @@ def _in_units(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     if schedule.get("whole", 0):
         body = whole_or_masked(total, straight(kernel, replace(block, masks={})), body)
     return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),), facts=units.facts())
-
-
-def _row_multiple(kernel: ir.Kernel, schedule: Schedule, most: int) -> int:
-    """The power of two, up to `most`, that all rows' lengths are known or promised multiples of."""
-    bits, multiple = schedule["divisible"], schedule.get("multiple", SIZE_MULTIPLE)
-    whole = {
-        name: ex.mul(multiple, ex.symbol(name))
-        for number, name in enumerate(kernel.symbols)
-        if bits >> number & 1
-    }
-    length = ex.substitute(kernel.pointwise[-1], whole)
-    while most > 1 and ex.mod(length, most) != ex.ZERO:
-        most //= 2
-    return most
 
 
 def _beside_flat(kernel: ir.Kernel) -> dict[ex.Expr, str]:
