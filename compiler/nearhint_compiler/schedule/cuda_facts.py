@@ -13,6 +13,7 @@ from nearhint_compiler.analysis.chains import is_chained
 from nearhint_compiler.analysis.flat import flat_params
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.index_width import INDEX_LIMIT, index_bounds
+from nearhint_compiler.analysis.members import members
 from nearhint_compiler.analysis.multiples import row_multiple, size_multiple
 from nearhint_compiler.analysis.online import SHARED, depth_of, online_pairs, walks_of
 from nearhint_compiler.analysis.row_words import (
@@ -71,7 +72,7 @@ EXTRAS = (
     "registers", "group", "order", "unroll", "ahead", "whole", "words", "turns", "early", "stream",
     "programs", "spread", "walks", "fold", "plane", "pieces", "runs", "reuse", "unit", "multiple",
     "apart", "back", "anew", "packed", "together", "held", "keep",
-    "weights", "tiles",
+    "weights", "tiles", "members",
 )  # fmt: skip
 """Options that a schedule has behind all others, if it has them."""
 
@@ -122,7 +123,8 @@ class Facts:
     multiples of `row_multiple`; `promises` are the bits of all sizes
     that vectors need, by what all of them are multiples of. `divisible` are the bits of those that
     are multiples of `multiple`, or where that is 0, of what is promised without a number. A kernel
-    `gathers` what data names. It has so many `scans`; those that come last are not reduced.
+    `gathers` what data names. A thread's vector has the members of so many `member_points`, which
+    are 0 where no members of points are loaded at once. A kernel has so many `scans`; those that come last are not reduced.
     """
 
     extents: tuple[int, ...]
@@ -177,6 +179,7 @@ class Facts:
     has_functions: bool
     has_pieces: bool
     gathers: bool
+    member_points: int
 
     @property
     def has_scan(self) -> bool:
@@ -364,6 +367,7 @@ def facts_of(
         run=min((ex.evaluate(run, sizes) for run in runs_of(kernel)), default=0),
         has_shares=bool(shares_of_sums(kernel)),
         gathers=_gathers(kernel),
+        member_points=min((each.points(kernel) for each in members(kernel)), default=0),
         run_loads=sum(
             isinstance(node, ir.Load) and run_of(kernel, node.index) is not None
             for node in kernel.body

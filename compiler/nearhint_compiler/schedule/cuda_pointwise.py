@@ -77,6 +77,8 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
             yield from tiles(facts, facts.tile)
         yield from _targets(facts, facts.tile)
         yield from _blocks(facts, x=128 * lanes, warps=4)
+    if facts.tile is None:
+        yield from _members(facts)
     if facts.spaced and facts.tile is None:
         yield from _blocks(facts, x=128 * CUT_BYTES // facts.itemsize, warps=4)
     for warps, vectors in ((4, 1), (8, 1), (4, 2), (8, 2)):
@@ -107,6 +109,8 @@ def schedules(facts: Facts) -> Iterator[Schedule]:
 def preferred(facts: Facts) -> Schedule | None:
     """The tile that is held best at the sizes at hand, or units, or short blocks of few points."""
     tile, lanes = facts.tile, max(1, 16 // facts.itemsize)
+    if tile is None and facts.member_points:
+        return next(_members(facts))
     rows = next(_weighted_rows(facts), None)
     if rows is not None and prod(facts.extents) >= rows["y"] * rows["x"] * facts.processors:
         return rows
@@ -187,6 +191,18 @@ def _units(facts: Facts) -> Iterator[Schedule]:
         yield facts.schedule("pointwise", **blocks | {"x": 2 * x}, unit=facts.unit)
     if is_within:
         yield facts.schedule("pointwise", **blocks, unit=word)
+
+
+def _members(facts: Facts) -> Iterator[Schedule]:
+    """Flat blocks whose members of points are loaded at once: as many points a thread as a vector
+    has the members of, so that what it stores need not change threads; or twice as many.
+    """
+    points = facts.member_points
+    for warps, vectors in ((4, 1), (8, 1), (4, 2)) if points else ():
+        blocks = {"x": 32 * warps * points * vectors, "warps": warps, "whole": 1, "members": 1}
+        if facts.unit and points > 1:
+            yield facts.schedule("pointwise", **blocks, unit=points)
+        yield facts.schedule("pointwise", **blocks)
 
 
 def _whole_units(facts: Facts) -> list[int]:

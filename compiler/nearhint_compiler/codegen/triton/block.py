@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nearhint_compiler.analysis.affine import Loops, affine
+from nearhint_compiler.analysis.members import Members
 from nearhint_compiler.codegen.triton.text import index_text
 from nearhint_compiler.codegen.triton.units import Units
 from nearhint_rules import expr as ex
@@ -94,7 +95,8 @@ class Block:
     in words at the lanes of a row's words, the texts of which `phased` has, as many elements on as
     the row has before them, its `head`. Along the reduction a tile has `lanes`; `group_start` is
     the text of the place of each group's first element. A flat block in `units` has an axis of
-    units and one of their points in place of its own.
+    units and one of their points in place of its own. What lies beside one another is loaded at
+    once for each of its `members`.
     """
 
     axes: tuple[str, ...]
@@ -134,6 +136,7 @@ class Block:
     group_start: str = ""
     runs: Mapping[str, Loops] = field(default_factory=dict)
     units: Units | None = None
+    members: tuple[Members, ...] = ()
 
     def text(self, index: ex.Expr) -> str:
         """An index of the kernel as Triton source."""

@@ -16,10 +16,12 @@ from nearhint_compiler.analysis.branches import (
 )
 from nearhint_compiler.analysis.flat import FLAT, in_order
 from nearhint_compiler.analysis.jumps import before_jumps, quotients_before_jumps
+from nearhint_compiler.analysis.members import Members
 from nearhint_compiler.analysis.runs import run_of
 from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.codegen.triton.beyond import ZEROS, loaded, neutrals
 from nearhint_compiler.codegen.triton.block import Block
+from nearhint_compiler.codegen.triton.members import member_lines
 from nearhint_compiler.codegen.triton.ops import combine_name, op_text, shows_f32
 from nearhint_compiler.codegen.triton.phases import phased
 from nearhint_compiler.codegen.triton.text import (
@@ -67,6 +69,12 @@ class Body:
         self._beyond = neutrals(kernel)
         self._guarded = guarded(kernel)
         self._joined = joined(kernel)
+        self._members = {
+            place: group
+            for group in block.members
+            for place in group.places
+            if place is not None and not {*self._branches, *self._joined} & {*group.places}
+        }
         self._placed = _placed(kernel)
         self._terms = _terms_of_sums(kernel)
         self._shares = shares_of_sums(kernel) if block.is_reused else {}
@@ -178,6 +186,8 @@ class Body:
                 branch = self._branches[position]
                 where = self._in_order(branch.index)
                 return [f"{name} = {self._load(param, where, policy, branch=branch)}"]
+            case ir.Load() if group := self._members.get(position):
+                return self._member_lines(group) if position == group.first else []
             case ir.Load(param, index):
                 together = self.block.together
                 is_plain = position not in self._branches and position not in self._joined
@@ -293,6 +303,11 @@ class Body:
             place = node.operands[0 if nodes[1] is constants[0] else 1]
             node = self.kernel.body[place]
         return Clamp(place, least, most) if math.inf not in (-least, most) else None
+
+    def _member_lines(self, group: Members) -> list[str]:
+        names = {at: self.name(p) for at, p in enumerate(group.places) if p is not None}
+        zero = zero_text(self.kernel.params[group.param].dtype)
+        return member_lines(self.block, group, names, zero)
 
     def _ways(self, position: int) -> list[ex.Expr]:
         """The indices of the loads of which the one at `position` is one."""

@@ -63,6 +63,8 @@ bring Guards, and make Triton load vectors. As they may, too:
              of n blocks of the axis before the last, across each band first; -n: of the last axis
     whole    1 for flat blocks without a mask where they are full, whose vectors need no promise
              about sizes
+    members  1 for flat blocks that load numbers which lie beside one another, of each point, at
+             once (`codegen.triton.members`)
     unit     cuda.pointwise: so many neighbours are a unit, whose place is divided once
              (`analysis.units`); no row is shorter
     multiple what `divisible` promises sizes to be multiples of
@@ -217,6 +219,10 @@ RULES = (
     Rule(
         "copies, or what waits for others, that pass a cache:",
         lambda each: each.get("stream", 0) != 0 and not _may_pass(each),
+    ),
+    Rule(
+        "members of points that are no flat block:",
+        lambda each: each.get("members", 0) != 0 and each.family != "cuda.pointwise",
     ),
     Rule(
         "a group longer than the block:",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.branches import read_at
 from nearhint_compiler.analysis.flat import FLAT, flattened, in_order
+from nearhint_compiler.analysis.members import Members, members
 from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE, row_multiple
 from nearhint_compiler.codegen.triton.block import Block
 from nearhint_compiler.codegen.triton.edges import (
@@ -50,9 +51,10 @@ def pointwise(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header.axis("x", "X", "pid", total, x)
     header.loops("x", "X", pointwise_loops(kernel))
     flat, axis_of = flattened(kernel), {**header.axis_of, FLAT: "X"}
-    body = straight(flat, Block(("X",), axis_of, header.masks))
+    block = Block(("X",), axis_of, header.masks, members=_members_of(kernel, schedule))
+    body = straight(flat, block)
     if schedule.get("whole", 0) and header.masks:
-        body = whole_or_masked(total, straight(flat, Block(("X",), axis_of, {})), body)
+        body = whole_or_masked(total, straight(flat, replace(block, masks={})), body)
     return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),))
 
 
@@ -69,11 +71,27 @@ def _in_units(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     header.lines += units.lines()
     header.lines.append(f"xmask = x < {index_text(total)}")
     axis_of = dict.fromkeys(pointwise_loops(kernel), "X")
-    block = Block(("X",), axis_of, {"X": "xmask"}, texts=_beside_flat(kernel), units=units)
+    block = Block(
+        ("X",),
+        axis_of,
+        {"X": "xmask"},
+        texts=_beside_flat(kernel),
+        units=units,
+        members=_members_of(kernel, schedule),
+    )
     body = straight(kernel, block)
     if schedule.get("whole", 0):
         body = whole_or_masked(total, straight(kernel, replace(block, masks={})), body)
     return Layout([*header.lines, *body], ceil_div(total, x), (("X", x),), facts=units.facts())
+
+
+def _members_of(kernel: ir.Kernel, schedule: Schedule) -> tuple[Members, ...]:
+    """What a flat block loads at once for each point."""
+    if not schedule.get("members", 0):
+        return ()
+    if found := members(kernel):
+        return found
+    raise InvalidSchedule(f"no members of points: {schedule}")
 
 
 def _beside_flat(kernel: ir.Kernel) -> dict[ex.Expr, str]:
