@@ -51,6 +51,13 @@ SMALL: dict[str, Sizes] = {
     "page_scores": (48, 96, 64),
     "rgb_of_nv12": (3, 5, 8),
     "attended_neighbours": (12, 7, 3, 8),
+    "symmetric_contrast": (5, 32),
+    "seasonal_residuals": (5, 72, 9),
+    "ensemble_scores": (5, 8, 12),
+    "chamfer": (5, 16, 12),
+    "lennard_jones": (5, 16),
+    "suppressed": (5, 32),
+    "mixture_shares": (40, 12, 8),
 }
 """Sizes of what is larger than its sizes say, or counts blocks of rows."""
 SM_90 = CudaDevice("none", 90, 132, 80 << 30, "none", 0)

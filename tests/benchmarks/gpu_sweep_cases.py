@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
+from tests.benchmarks.gpu_sweep_applied import APPLIED_SWEEPS
 from tests.benchmarks.gpu_sweep_composed import COMPOSED_SWEEPS
 from tests.benchmarks.gpu_sweep_deployed import DEPLOYED_SWEEPS
 from tests.benchmarks.gpu_sweep_further import FURTHER_SWEEPS
@@ -85,6 +86,7 @@ FUNCTIONS: dict[str, tuple[Sweep, ...]] = {
     "trained": TRAINED_SWEEPS,
     "deployed": DEPLOYED_SWEEPS,
     "composed": COMPOSED_SWEEPS,
+    "applied": APPLIED_SWEEPS,
 }
 FUNCTIONS["all"] = tuple(sweep for sweeps in FUNCTIONS.values() for sweep in sweeps)
 """Sets of sweeps; no two sweeps have one title."""
