@@ -124,7 +124,8 @@ class Facts:
     that vectors need, by what all of them are multiples of. `divisible` are the bits of those that
     are multiples of `multiple`, or where that is 0, of what is promised without a number. A kernel
     `gathers` what data names. A thread's vector has the members of so many `member_points`, which
-    are 0 where no members of points are loaded at once. A kernel has so many `scans`; those that come last are not reduced.
+    are 0 where no members of points are loaded at once. A kernel has so many `scans`; those that
+    come last are not reduced.
     """
 
     extents: tuple[int, ...]

@@ -27,10 +27,11 @@ LAYOUTS = ("aligned", "flush", "shifted")
 ALIGNMENT_BYTES = 256
 PAGE_BYTES = mmap.PAGESIZE
 PATTERN = 0xA5
-FLOAT_POISON = 0xFF
-"""Every byte of an output before the run: a NaN in each float dtype, with a payload of its own.
+FLOAT_POISON, ONE_BYTE_POISON = 0xFE, 0xFF
+"""Every byte of a float output before the run: what nothing computes.
 
-In f8e4m3fn it is the NaN with a sign, because there are but two.
+Of several bytes it is -1.69e38 in f32 and bf16. All bits set are what a GPU makes of `-nan`, whose
+NaN has all others. Of one byte it is the NaN with a sign: the next one is what saturates.
 """
 SPARE_BYTES = 64 << 20
 """Mappings that are kept for the next buffers, in all; larger ones are not kept."""
@@ -173,7 +174,9 @@ class GuardedBuffer:
 
 def poison_byte(dtype: str) -> int:
     """What an output is filled with before a run."""
-    return FLOAT_POISON if dtype in FLOATS else PATTERN
+    if dtype not in FLOATS:
+        return PATTERN
+    return FLOAT_POISON if np.dtype(STORAGE[dtype]).itemsize > 1 else ONE_BYTE_POISON
 
 
 def close_all(buffers: Sequence[Buffer]) -> None:

@@ -78,6 +78,6 @@ def test_nothing_is_read_behind_the_last_member_that_is_asked_for() -> None:
     assert not members(kernel)
     with pytest.raises(InvalidSchedule, match="no members"):
         generate(kernel, parse_schedule(f"{FLAT} members=1"), TARGET)
+    tile = "cuda.tiled z=1 y=4 x=16 cuts=1 warps=1 index=32 aligned=1 divisible=0 members=1"
     with pytest.raises(InvalidSchedule, match="no flat block"):
-        tile = "cuda.tiled z=1 y=4 x=16 cuts=1 warps=1 index=32 aligned=1 divisible=0 members=1"
         generate(kernel_of("nibbles_of_rows_bf16"), parse_schedule(tile), TARGET)

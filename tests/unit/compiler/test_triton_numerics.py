@@ -23,6 +23,7 @@ from tests.unit.compiler.triton_numerics import (
 pytestmark = numerics.RUNS_LONG
 
 CASES = [
+    *rows("parts_of_rows_f32", (9, 50), special=True),
     *pointwise("add_bf16", (101,)),
     *pointwise("add_f32", (1,)),
     *pointwise("gelu_tanh_f16", (130,), special=True),

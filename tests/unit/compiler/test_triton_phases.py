@@ -35,6 +35,8 @@ TEAM = f"cuda.cooperative x=1 r=256 splits=3 teams=2 warps=1 {WORDS} polls=2 gro
 SPLIT = f"cuda.split x=1 r=256 splits=3 warps=1 {WORDS} group=8 words=1"
 WIDE_WEIGHTS, WIDE = "layer_norm_wide_weights_bf16", "layer_norm_dynamic_f32"
 """What all rows share in elements of four bytes, beside rows of two and of four."""
+LABELLED = "chosen_of_shared_bf16"
+"""And beside places in eight bytes, which have no words."""
 MODULATED = "modulated_layer_norm_bf16"
 """What all rows share beside what those of an image share, each from a base of its own."""
 STRIDED = "strided_softmax_bf16"
@@ -86,6 +88,8 @@ CASES = [
     *cases(f"{TEAM} pieces=2", 261, 1001),
     *cases(SPLIT, 3, 261, 770),
     *cases(WALKED, *range(1, 18), 255, 256, 263, 509, 777, kernel=WIDE_WEIGHTS),
+    *cases(WALKED, 7, 263, 509, kernel=LABELLED),
+    *cases(HELD, 9, 503, kernel=LABELLED),
     *cases(HELD, 1, 8, 9, 121, 503, 513, 519, kernel=WIDE_WEIGHTS),
     *cases(HELD, 135, special=True, kernel=WIDE_WEIGHTS),
     *cases(PIECES, 5, 257, 700, 775, kernel=WIDE_WEIGHTS),

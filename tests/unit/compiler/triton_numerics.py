@@ -178,7 +178,9 @@ def random_storage(param: Param, size: int, seed: int, case: Case) -> torch.Tens
     if case.fill is not None:
         values.fill_(case.fill)
     if case.special:
-        for place, value in enumerate((float("nan"), float("inf"), -float("inf"), -0.0, 80.0)):
+        for place, value in enumerate(
+            (float("nan"), float("inf"), -float("inf"), -0.0, 80.0, 1e-40)
+        ):
             values[(place * 7 + 3) % size] = value
     return values.to(dtype)
 

@@ -1,4 +1,4 @@
-"""Loads of what lies beside one another for each point of a flat block, as one (`analysis.members`).
+"""Members of points, loaded as one in flat blocks (`analysis.members`).
 
 A thread loads words of all members of its points, and takes them apart in registers: the tile has
 an axis of members, which is halved, even ones from odd ones, until each is alone.
@@ -12,9 +12,7 @@ from nearhint_compiler.analysis.members import Members
 from nearhint_compiler.codegen.triton.block import Block
 
 
-def member_lines(
-    block: Block, group: Members, names: Mapping[int, str], zero: str
-) -> list[str]:
+def member_lines(block: Block, group: Members, names: Mapping[int, str], zero: str) -> list[str]:
     """The lines that load a group of a block; `names` are of the members that are wanted."""
     width, loaded = len(group.places), f"each{group.first}"
     mask, options = block.element_mask, ""

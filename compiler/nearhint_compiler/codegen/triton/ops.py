@@ -273,6 +273,9 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "_row_quotient": (
         "def _row_quotient(x, y):",
         "    # As x / y is rounded: what x * (1 / y) misses of it is put right (Markstein, 1990).",
+        "    # A denormal y is scaled up first, as x is: its reciprocal may be infinite.",
+        "    scale = tl.where(tl.abs(y) < 1.1754943508222875e-38, 16777216.0, 1.0)",
+        "    x, y = x * scale, y * scale",
         "    once = tl.div_rn(tl.full(y.shape, 1.0, tl.float32), y)",
         "    near = x * once",
         "    x = tl.broadcast_to(x, near.shape)",

@@ -52,7 +52,8 @@ def phased(kernel: ir.Kernel, block: Block, param: int, index: ex.Expr, beyond: 
     Lanes beyond the row are 0 or else `beyond`.
     """
     lane, dtype = block.phased.get(index, ""), kernel.params[param].dtype
-    if not lane:
+    name = _name(block.word, DTYPES[dtype])
+    if not lane or name not in IN_PHASE:
         return ""
     base, mask = base_of(kernel, index), block.mask_of(index)
     begin = block.text(base) if base != ex.ZERO else ""
@@ -66,7 +67,6 @@ def phased(kernel: ir.Kernel, block: Block, param: int, index: ex.Expr, beyond: 
     behind = f"({lane} + {block.word} < {_end(kernel, begin, block.word)})"
     word = f"tl.load(a{param} + {place}, {mask}, other={other})"
     following = f"tl.load(a{param} + ({place} + {block.word}), {mask} & {behind}, other={other})"
-    name = _name(block.word, DTYPES[dtype])
     return f"{name}({word}, {following}, {phase}.to(tl.int32))"
 
 
@@ -141,4 +141,7 @@ def _function(lanes: int, size: int) -> tuple[str, ...]:
 
 
 IN_PHASE = {_name(*each): _function(*each) for each in ((8, 2), (8, 4), (4, 4))}
-"""The functions that kernels call, by name: of words of so many elements of so many bytes."""
+"""The functions that kernels call, by name: of words of so many elements of so many bytes.
+
+Of other words what rows share is read element by element.
+"""
