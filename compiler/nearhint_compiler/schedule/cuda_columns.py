@@ -15,6 +15,7 @@ from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.cuda_steps import (
     STEP_REGISTERS,
     WRITTEN_OUT,
+    are_words_of,
     bounded,
     column_itemsize,
     column_lanes,
@@ -34,6 +35,11 @@ DEFAULT_COLUMNS, DEFAULT_COLUMN_BLOCK = (8, 16), 2048
 """Least and most columns, and the elements, of a block that serves any columns. Found as those of
 rows were (`cuda_rows.DEFAULT_BLOCK`): with 8 columns 35 times as long as the best at most,
 with 2 of them 94 times, with 64 195 times."""
+SHORT_DEFAULTS = ((4, 256, 1), (128, 64, 8))
+"""(rows at most, columns, rows of a block) of the same where a column is known to be short: one
+warp, whose threads have columns of their own. In a block for any length most lanes are beyond such
+columns, and what warps have of one is brought together in vain: columns of 16 and of 32 took 7 to
+31 times as long as the best so, of 3 and 4 9 and 57 times (2026-11-h200-schedules-rows.json)."""
 COLUMN_WALKS = ((2, 4, 4096, 8), (8, 8, 8192, 16))
 """(columns a processor, and with fewer: columns, elements, warps of a block). Of fewer columns much
 is moved in vain, and of columns in vectors there is more to bring together. Column sums on an H100
@@ -141,13 +147,19 @@ most."""
 ODD_STORED = ((128, 2048, 4, 4, 1, 2), (128, 2048, 4, 8, 1, 1), (128, 4096, 8, 4, 1, 1))
 """`SHARED_COLUMNS` of single elements that are stored: of as many columns as a block has, each of
 the threads of one warp or more has one, and what it stores is in whole lines."""
+HELD_SHORTEST, HELD_PROGRAMS = (128, 512), 4
+"""Columns of a block of words that are compared with their own elements, where there are few and
+where so many blocks are on each processor."""
 FEW_ROWS, SOME_ROWS = 16, 128
 """Rows so few that columns of them are nearly pointwise; and so few that it is so where 64 columns
 a program are programs for all processors."""
-FEW = ((128, 8, 1), (64, 16, 1), (256, 4, 1))
-"""(columns, rows, warps) of a walk over few of them, in vectors. One or two threads have all rows
-of their columns, and nothing is left to bring together; in registers of eight warps each has a row
-or few (tests/benchmarks/gpu_outer.py)."""
+FEW = ((64, 16, 1), (128, 8, 1), (256, 4, 1))
+"""(columns, rows, warps) of a walk over few of them, in vectors: the second first, of no more rows
+than it has. One or two threads have all rows of their columns, and nothing is left to bring
+together; in registers of eight warps each has a row or few (tests/benchmarks/gpu_outer.py). The
+first takes 0.46 to 1.09 of the second's time of 16 rows, 0.77 of 32
+(2026-11-h200-schedules-rows.json).
+"""
 
 
 def columns_of(facts: Facts) -> Iterator[Schedule]:
@@ -171,9 +183,7 @@ def _columns_of(facts: Facts) -> Iterator[Schedule]:
     """
     x = _column_share(facts)
     if not facts.spaced:
-        least, most = DEFAULT_COLUMNS
-        wide = max(least, min(x, most))
-        yield facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
+        yield _default(facts, x)
     yield from _alone(facts, prod(facts.extents))
     yield from single_steps(facts)
     yield from _few(facts)
@@ -194,6 +204,16 @@ def _columns_of(facts: Facts) -> Iterator[Schedule]:
     yield from _held_columns(facts)
 
 
+def _default(facts: Facts, share: int) -> Schedule:
+    """The walk that serves any number of columns, a program having such a `share` of them."""
+    for length, columns, rows in SHORT_DEFAULTS:
+        if facts.has_static_length and facts.length <= length:
+            return facts.schedule("looped", x=columns, r=rows, warps=1)
+    least, most = DEFAULT_COLUMNS
+    wide = max(least, min(share, most))
+    return facts.schedule("looped", x=wide, r=DEFAULT_COLUMN_BLOCK // wide, warps=8)
+
+
 def _column_share(facts: Facts) -> int:
     """As many columns a program as leave every processor two."""
     share = prod(facts.extents) // facts.processors
@@ -204,6 +224,10 @@ def _column_share(facts: Facts) -> int:
 
 def preferred_columns(facts: Facts) -> Schedule | None:
     """The walk over columns that is held best where programs do not share them."""
+    if are_words_of(facts):
+        few, many = HELD_SHORTEST
+        wide = many if prod(facts.extents) >= HELD_PROGRAMS * many * facts.processors else few
+        return facts.schedule("persistent", x=wide, r=power_of_two(facts.length), warps=4)
     if not facts.is_columns or _is_few(facts):
         return None
     if first := next(chain(in_planes(facts), in_steps(facts), _written_out(facts)), None):
@@ -327,7 +351,8 @@ def _few(facts: Facts) -> Iterator[Schedule]:
     if facts.length <= FEW_AT_ONCE:
         held = {"x": 128, "r": FEW_AT_ONCE, "warps": 1}
         yield facts.schedule("persistent", divisible=facts.divisible, **held)
-    for x, rows, warps in FEW:
+    few = FEW if facts.length > FEW[1][1] else (FEW[1], FEW[0], *FEW[2:])
+    for x, rows, warps in few:
         yield facts.schedule("looped", divisible=facts.divisible, x=x, r=rows, warps=warps)
 
 

@@ -91,6 +91,8 @@ def single_steps(facts: Facts) -> Iterator[Schedule]:
 
 def first_single_step(facts: Facts) -> Schedule | None:
     """The one that is held best, where it is best of all."""
+    if are_words_of(facts):
+        return None
     is_weighted = facts.has_planes and facts.has_vectors
     longest = SINGLE_ROWS if is_weighted else SINGLE_FIRST
     is_best = facts.length <= longest or not facts.is_columns
@@ -98,6 +100,19 @@ def first_single_step(facts: Facts) -> Schedule | None:
         x, _ = SINGLE_ELEMENTS[0]
         is_best = facts.length <= GATHERED_FIRST and x * facts.processors <= prod(facts.extents)
     return next(single_steps(facts), None) if is_best else None
+
+
+def are_words_of(facts: Facts) -> bool:
+    """Whether columns are as short as a thread's vector, which one of them lies along: each of a
+    few neighbours is compared with all of them, as where the two largest of each four are kept.
+    """
+    along = {f"r{place}" for place in range(len(facts.reduced))}
+    return (
+        facts.is_columns
+        and facts.has_static_length
+        and facts.length <= SINGLE_FIRST
+        and any(access.strides.get(name) == 1 for access in facts.accesses for name in along)
+    )
 
 
 def _longest_column(facts: Facts) -> int:

@@ -533,3 +533,30 @@ def test_columns_that_a_cache_keeps_are_read_as_several_rows_in_pieces(
     if found:  # halves of a vector, beside whole ones of the first shape
         vectors = [each["x"] * each["r"] // (32 * each["warps"]) for each in found]
         assert vectors == [4, 8, 4, 4]
+
+
+PAGES = """(kernel (symbols k0) (pointwise k0 4096) (reduction {rows}) (params (in f16) (out f32))
+  (body (load 0 (+ (* {size} p0) p1 (* 4096 r0))) (cast f32 0) (reduce max f32 1)
+    (store 1 (+ (* 4096 p0) p1) 2)))"""
+LARGEST_OF_FOUR = """(kernel (symbols k0) (pointwise k0 4) (reduction 4)
+  (params (in f32) (out bool))
+  (body (load 0 (+ (* 4 p0) r0)) (load 0 (+ (* 4 p0) p1)) (gt bool 0 1) (cast i64 2)
+    (reduce sum i64 3) (const i64 0x0) (eq bool 4 5) (store 1 (+ (* 4 p0) p1) 6)))"""
+
+
+@pytest.mark.parametrize(("rows", "columns", "steps"), [(3, 256, 1), (16, 64, 8), (100, 64, 8)])
+def test_columns_that_are_known_to_be_short_have_a_default_without_idle_lanes(
+    rows: int, columns: int, steps: int
+) -> None:
+    kernel = parse_kernel(PAGES.format(rows=rows, size=4096 * rows))
+    default, *_, last = candidates(kernel, TARGET, {"k0": 600})
+    for each in (default, last):
+        assert (each.family, each["warps"], each["r"]) == ("cuda.looped", 1, steps)
+    assert (default["x"], last["x"]) == (columns, 64)
+
+
+def test_words_that_are_compared_with_their_own_elements_are_held() -> None:
+    kernel = parse_kernel(LARGEST_OF_FOUR)
+    for count, columns in ((1_000_000, 512), (20_000, 128)):
+        first = firsts(kernel, TARGET, {"k0": count})[0]
+        assert (first.family, first["x"], first["r"]) == ("cuda.persistent", columns, 4)
