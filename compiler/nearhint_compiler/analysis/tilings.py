@@ -28,7 +28,7 @@ from nearhint_compiler.analysis.coalescing import (
     loop_extents,
 )
 from nearhint_compiler.analysis.split import Split, brief, split
-from nearhint_compiler.analysis.strides import accesses
+from nearhint_compiler.analysis.strides import Access, accesses
 from nearhint_compiler.errors import CannotSplit
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
@@ -259,3 +259,30 @@ RANKINGS: Mapping[str, Callable[[ir.Kernel, Mapping[str, int]], tuple[Axes, ...]
     "strides": by_strides,
 }
 """How tilings are ranked; every ranking has that of one axis alone among its tilings."""
+
+
+def is_turned(access: Access, inner: Collection[str]) -> bool:
+    """Whether neighbours in memory lie along other loops than `inner` ones, along which it goes on.
+
+    What stays where it is for some points of an inner loop, as of pixels that are doubled, is not.
+    """
+    steps = {name: abs(access.strides.get(name, 0)) for name in ex.symbols_of(access.index)}
+    along = [step for name, step in steps.items() if name in inner]
+    across = [step for name, step in steps.items() if step and name not in inner]
+    return bool(along and across) and min(across) < min(along)
+
+
+def has_placed_rows(kernel: ir.Kernel) -> bool:
+    """Whether some place that is not affine is one of the innermost loop alone: a division by the
+    number of frequencies, say, of a number along a row.
+    """
+    if len(kernel.pointwise) < 2:
+        return False
+    last = f"p{len(kernel.pointwise) - 1}"
+    return any(
+        isinstance(part, ex.FloorDiv | ex.Mod) and {*ex.symbols_of(part)} == {last}
+        for node in kernel.body
+        if isinstance(node, ir.Indexed)
+        for term in ix.terms_of(node.index)
+        for part in ix.factors_of(term)[1]
+    )

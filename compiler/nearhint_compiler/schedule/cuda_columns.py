@@ -150,6 +150,10 @@ the threads of one warp or more has one, and what it stores is in whole lines.""
 HELD_SHORTEST, HELD_PROGRAMS = (128, 512), 4
 """Columns of a block of words that are compared with their own elements, where there are few and
 where so many blocks are on each processor."""
+FUNCTION_COLUMNS = 32
+"""Columns of the first of these where elements go through functions: of 64 x 3 channels of 50 400
+pixels, last in memory, whose light is a power, they took 66 and 69 µs, others 72 to 160
+(2026-11-h200-schedules-rows-again.json)."""
 FEW_ROWS, SOME_ROWS = 16, 128
 """Rows so few that columns of them are nearly pointwise; and so few that it is so where 64 columns
 a program are programs for all processors."""
@@ -369,6 +373,8 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
         shapes: list[tuple[int, ...]] = [(*each, 1, 1) for each in ODD_COLUMNS]
         if not facts.only_reads:
             shapes[:0] = ODD_STORED
+            if facts.has_functions:
+                shapes.sort(key=lambda each: each[0] > FUNCTION_COLUMNS)
         if not folds:
             # Element by element they are more programs, which copy nothing ahead, first.
             shapes += _thin(columns)

@@ -28,7 +28,7 @@ from nearhint_compiler.analysis.runs import run_of, runs_of
 from nearhint_compiler.analysis.scans import scans_come_last, scans_in
 from nearhint_compiler.analysis.shares import shares_of_sums
 from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
-from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose
+from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose, has_placed_rows, is_turned
 from nearhint_compiler.analysis.units import has_units
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule.schedule import Schedule
@@ -125,7 +125,7 @@ class Facts:
     are multiples of `multiple`, or where that is 0, of what is promised without a number. A kernel
     `gathers` what data names. A thread's vector has the members of so many `member_points`, which
     are 0 where no members of points are loaded at once. A kernel has so many `scans`; those that
-    come last are not reduced.
+    come last are not reduced. It `has_placed_rows` if places along rows alone are not affine.
     """
 
     extents: tuple[int, ...]
@@ -181,6 +181,7 @@ class Facts:
     has_pieces: bool
     gathers: bool
     member_points: int
+    has_placed_rows: bool
 
     @property
     def has_scan(self) -> bool:
@@ -302,7 +303,7 @@ def facts_of(
     has_args = any(has_arg_groups(kernel, place) for place in range(len(kernel.body)))
     words = row_words(kernel)
     planes = None if scans else plane_words(kernel)
-    tile = _tile(kernel, sizes)
+    tile = _tile(kernel, sizes, found)
     repeated = _repeated(kernel, found) if tile is None else 0
     tiled = tile_words(kernel, tile.cuts) if tile is not None else None
     promised = size_multiple(kernel)
@@ -368,6 +369,7 @@ def facts_of(
         run=min((ex.evaluate(run, sizes) for run in runs_of(kernel)), default=0),
         has_shares=bool(shares_of_sums(kernel)),
         gathers=_gathers(kernel),
+        has_placed_rows=not kernel.reduction and has_placed_rows(kernel),
         member_points=min((each.points(kernel) for each in members(kernel)), default=0),
         run_loads=sum(
             isinstance(node, ir.Load) and run_of(kernel, node.index) is not None
@@ -487,7 +489,7 @@ def _flat(kernel: ir.Kernel) -> Flat:
     return Flat.NONE if not found else Flat.ALL if found == params else Flat.SOME
 
 
-def _tile(kernel: ir.Kernel, sizes: Mapping[str, int]) -> Tile | None:
+def _tile(kernel: ir.Kernel, sizes: Mapping[str, int], found: Sequence[Access]) -> Tile | None:
     """The best tiling with more than one pointwise axis, where that is the best of all."""
     axes = [axis for axis in choose(kernel, sizes, limit=4).axes if axis.name != REDUCTION_AXIS]
     if not 2 <= len(axes) <= 3:
@@ -501,6 +503,9 @@ def _tile(kernel: ir.Kernel, sizes: Mapping[str, int]) -> Tile | None:
             size = ex.mul(size, kernel.pointwise[place])
             place += 1
         cuts |= 1 << (place - 1)
+    inner = [f"p{each}" for each in range(place, len(kernel.pointwise))]
+    if not any(is_turned(access, inner) for access in found):
+        return None
     extents = tuple(ex.evaluate(axis.extent, sizes) for axis in axes)
     return Tile(cuts, extents, tuple(axis.score for axis in axes))
 

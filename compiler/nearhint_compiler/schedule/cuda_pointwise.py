@@ -63,6 +63,10 @@ WEIGHTS, WEIGHT = 5, 8
 flat blocks load each of them for each point, and divide for it. Taps along time of 13 x 2048 x 2047
 in bf16 take 117 µs in rows and 179 in flat blocks (tests/benchmarks/gpu_schedules.py, on an H200);
 of four weights a channel both take as long."""
+PLACED_ROWS, PLACED_SHARE = (4, 1024, 8), 0.75
+"""(rows, columns, warps) of rows whose places are divided and rounded along the row alone: a tile
+does that once for each column. Fourier features of 300 011 rows of 63 in f32 take 39 µs so, 81 in
+flat blocks (2026-11-h200-schedules-rows-again.json). Such a part of a tile's lanes are in a row."""
 WEIGHTED_ROWS = ((2, 1024, 4), (1, 1024, 4), (1, 512, 4))
 """(rows, columns, warps) of those, where a row may be several loops."""
 
@@ -114,6 +118,8 @@ def preferred(facts: Facts) -> Schedule | None:
     rows = next(_weighted_rows(facts), None)
     if rows is not None and prod(facts.extents) >= rows["y"] * rows["x"] * facts.processors:
         return rows
+    if tile is None and facts.has_placed_rows and (placed := _placed_rows(facts)) is not None:
+        return placed
     if tile is None and facts.unit and _is_divided_much(facts):
         return next(_units(facts))
     if tile is None and facts.flat != Flat.ALL and _is_short(facts, 128 * lanes):
@@ -222,6 +228,17 @@ def _is_divided_much(facts: Facts) -> bool:
 def _is_short(facts: Facts, x: int) -> bool:
     """Whether blocks of `x` would be so few that shorter ones take less time."""
     return prod(facts.extents) <= SHORT_BLOCKS * x * facts.processors
+
+
+def _placed_rows(facts: Facts) -> Schedule | None:
+    """Rows beside each other whose columns are placed once, where tiles have few idle lanes."""
+    rows, columns, warps = PLACED_ROWS
+    length = facts.extents[-1]
+    x = min(columns, 1 << (length - 1).bit_length())
+    y = rows * columns // x
+    is_full = length >= PLACED_SHARE * x and prod(facts.extents[:-1]) >= y * facts.processors
+    blocks = {"z": 1, "y": y, "x": x, "cuts": 1 << (len(facts.extents) - 2), "warps": warps}
+    return facts.schedule("tiled", **blocks) if is_full else None
 
 
 def _weighted_rows(facts: Facts) -> Iterator[Schedule]:

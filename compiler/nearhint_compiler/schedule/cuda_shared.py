@@ -104,6 +104,11 @@ wide elements: all programs but the last of a row read it twice. Of 77 rows of 1
 first took 33 µs, the second 35, a program a row 41; of 64 of 131 072 31 and 37; of 40 of 90 001 in
 bf16 8.8, 8.0 and 14; of 90 of 100 003 17.6 and 15.9; of 180 of 50 021 in f32 two programs a row
 took as long as one (tests/benchmarks/gpu_schedules.py, on an H100)."""
+BYTES_COMPUTED = (1024, 8, 4)
+"""(elements, warps, programs a processor) of programs that share rows of bytes which go through
+functions: four elements a thread, where a word's sixteen would leave no registers. Of 61 lattices
+of 512 x 520 spins a step takes 85 µs so, 147 in the best of words
+(2026-11-h200-schedules-rows-again.json)."""
 CHUNK = 512
 """Elements of a row that are worth a program."""
 
@@ -119,6 +124,10 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
         yield from chained_columns(facts)
     if facts.is_columns or facts.length < SHARED_LENGTH:
         return
+    if facts.is_of_bytes and facts.has_functions and rows <= facts.processors:
+        r, warps, held = BYTES_COMPUTED
+        splits = _power_of_two(held * facts.processors // rows)
+        yield facts.schedule("split", x=1, r=r, splits=splits, warps=warps)
     is_read = facts.only_reads and not facts.has_scan
     if is_read and len(facts.reduced) > 1 and rows <= READ_ROWS * facts.processors:
         halves, shared = _shared_halves(facts, rows), _shared_planes(facts, rows)

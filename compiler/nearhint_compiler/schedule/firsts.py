@@ -78,9 +78,10 @@ def firsts(
 
     estimates = {each: seconds(each) for each in held}
     least = min(held, key=estimates.__getitem__)
-    # Estimates know neither that the steps of a scan wait for each other nor what divisions take.
-    is_cut = target.kind == "cuda" and held[0].get("spaced", 0) > 0
-    is_known = is_cut or (has_scans(kernel) and held[0].family == TEAMS)
+    # Estimates know neither that the steps of a scan wait for each other nor what divisions take,
+    # or loads of every n-th element.
+    is_cut = any(held[0].get(name, 0) for name in ("spaced", "members"))
+    is_known = (target.kind == "cuda" and is_cut) or (has_scans(kernel) and held[0].family == TEAMS)
     best = held[0] if is_known or estimates[held[0]] <= better * estimates[least] else least
     known = default if target.kind == "cpu" else None
     if known is not None and seconds(known) <= better * estimates[best]:

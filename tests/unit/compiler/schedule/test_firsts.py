@@ -596,3 +596,44 @@ def test_places_that_are_not_divided_come_first_where_a_guard_takes_the_division
     assert first["x"] == 2048
     assert size_facts_hold(generate(unpacked, first, TARGET).guard, sizes)
     assert not firsts(unpacked, TARGET, {**sizes, "k1": 11_007})[0].get("spaced", 0)
+
+
+DOUBLED = """(kernel (symbols k0) (pointwise k0 3 360 640) (reduction)
+  (params (in u8) (in u8) (out f32))
+  (body (load 0 (+ (* 230400 p0) (* 640 p2) p3)) (cast f32 0)
+    (load 1 (+ (* 115200 p0) (* 640 (// p2 2)) (* 2 (// p3 2)))) (cast f32 2) (add f32 1 3)
+    (store 2 (+ (* 691200 p0) (* 230400 p1) (* 640 p2) p3) 4)))"""
+FREQUENCIES = """(kernel (symbols k0) (pointwise k0 {0}) (reduction) (params (in f32) (out f32))
+  (body (load 0 (+ (* 3 p0) (// (max 0 (+ p1 -3)) 20))) (sin f32 0) (store 1 (+ (* {0} p0) p1) 1)))"""
+
+
+def test_pixels_that_are_doubled_are_no_reason_for_tiles() -> None:
+    first = firsts(parse_kernel(DOUBLED), TARGET, {"k0": 64})[0]
+    assert first.family == "cuda.pointwise"
+
+
+@pytest.mark.parametrize(("columns", "family"), [(60, "cuda.tiled"), (40, "cuda.pointwise")])
+def test_columns_that_are_divided_are_placed_once_a_tile(columns: int, family: str) -> None:
+    first = firsts(parse_kernel(FREQUENCIES.format(columns)), TARGET, {"k0": 300_000})[0]
+    assert first.family == family
+    assert family == "cuda.pointwise" or (first["y"], first["x"]) == (64, 64)
+
+
+def test_bytes_that_go_through_functions_are_few_to_a_thread() -> None:
+    rows = parse_kernel("""(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+      (params (in u8) (out u8) (out f32))
+      (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (exp f32 1) (cast u8 2)
+        (store 1 (+ (* k1 p0) r0) 3) (reduce sum f32 2) (store 2 p0 5)))""")
+    offered = candidates(rows, TARGET, {"k0": 61, "k1": 266_240})
+    alone = [each for each in offered if each.family == "cuda.split" and not each.get("words", 0)]
+    assert alone
+    assert (alone[0]["r"], alone[0]["warps"], alone[0]["splits"]) == (1024, 8, 8)
+
+
+def test_channels_that_come_last_and_go_through_functions_have_narrow_blocks_first() -> None:
+    light = parse_kernel("""(kernel (symbols k0 k1 k2) (pointwise k0 k1) (reduction k2)
+      (params (in u8) (out f32) (out f32))
+      (body (load 0 (+ (* k1 k2 p0) (* k1 r0) p1)) (cast f32 0) (exp f32 1)
+        (store 1 (+ (* k1 k2 p0) (* k1 r0) p1) 2) (reduce sum f32 2)
+        (store 2 (+ (* k1 p0) p1) 4)))""")
+    assert firsts(light, TARGET, {"k0": 64, "k1": 3, "k2": 50_400})[0]["x"] == 32
