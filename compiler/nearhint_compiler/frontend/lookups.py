@@ -120,6 +120,9 @@ def _gather(call: Call) -> Loops:
 
 
 def _along_dim(call: Call) -> Loops:
+    """The element is that of the table's point, of which places may be for the first ones alone: a
+    capture's guards say that they are for no more than there are.
+    """
     call.bind(("self", "dim", "index", "sparse_grad"), {"sparse_grad": False})
     shape, index = _table(call, "self").shape, _places(call, "index")
     dim = call.axis(call["dim"], len(shape))
@@ -128,9 +131,12 @@ def _along_dim(call: Call) -> Loops:
     dims = tuple(range(len(shape)))
     place = call.read("index", dims)
     table = call.read("self", tuple(LOOKED_UP if each == dim else each for each in dims))
-    for each, size in enumerate(shape):
-        if each != dim and index.shape[each] != size:
-            raise Unlowerable("places for a part of the table")
+    for each, sizes in enumerate(zip(index.shape, shape, strict=True)):
+        match sizes:
+            case ex.Int(count), ex.Int(size) if each != dim and count > size:
+                raise Unlowerable("places for more than the table has")
+            case _:
+                pass
     return _loops(call, index.shape, table, (place,))
 
 

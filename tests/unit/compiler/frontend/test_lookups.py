@@ -48,6 +48,11 @@ FUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "columns": (lambda x, i: x.index_select(1, i).relu().sum(0), (TABLE, places(24, 9)), 1),
     "places in 32 bits": (lambda x, i: x.index_select(0, i) + 1, (TABLE, places(37, 9).int()), 1),
     "elements of rows": (lambda x, i: x.gather(1, i).exp().sum(1), (TABLE, places(24, 37, 5)), 1),
+    "elements of the first rows": (
+        lambda x, i: (x * 2).gather(1, i).exp().sum(1),
+        (TABLE, places(24, 31, 5)),
+        1,
+    ),
     "of a transposed table": (lambda x, i: x.t()[i].sum(-1), (TABLE, places(24, 9)), 1),
     "of a reshaped table": (lambda x, i: x.flatten(0, 1)[i] * 2, (CACHE, places(78, 9)), 1),
     "of a slice of a table": (lambda x, i: x[3:30, 4:][i] * 2, (TABLE, places(27, 9)), 1),
