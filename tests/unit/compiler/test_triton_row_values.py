@@ -70,3 +70,10 @@ def test_square_roots_of_elements_are_rounded_where_f32_shows_it(written: str) -
     text = "cuda.pointwise x=128 warps=4 index=32 aligned=0 divisible=0"
     source = generate(kernel, parse_schedule(text), TARGET).source
     assert ("tl.sqrt_rn(" in source) == (written == "f32")
+
+
+@pytest.mark.parametrize("schedule", FORMS[1:3])
+def test_one_element_of_a_walk_does_not_vary(schedule: str) -> None:
+    """Over one less than their number it is 0 / 0, however its quotient is subtracted from it."""
+    body = source_of("layer_norm_dynamic_f32", schedule).partition("def nearhint_")[2]
+    assert re.search(r"(square\d+) = tl\.where\(count\d+ > 1\.0, \1, \1 \* 0\.0\)", body)

@@ -262,6 +262,8 @@ def _variance(kernel: ir.Kernel, pair: Online) -> Total:
             f"{total} = {shifted} + {pivot} * {count}",
             f"{mean} = {pivot} + {part}",
             f"{square} = tl.maximum({square} - {shifted} * {part}, 0.0, {KEEPS_NAN})",
+            # One element may differ from itself: a product that is not rounded is subtracted.
+            f"{square} = tl.where({count} > 1.0, {square}, {square} * 0.0)",
             *narrowed(total, square),
         ]
 

@@ -603,8 +603,10 @@ DOUBLED = """(kernel (symbols k0) (pointwise k0 3 360 640) (reduction)
   (body (load 0 (+ (* 230400 p0) (* 640 p2) p3)) (cast f32 0)
     (load 1 (+ (* 115200 p0) (* 640 (// p2 2)) (* 2 (// p3 2)))) (cast f32 2) (add f32 1 3)
     (store 2 (+ (* 691200 p0) (* 230400 p1) (* 640 p2) p3) 4)))"""
-FREQUENCIES = """(kernel (symbols k0) (pointwise k0 {0}) (reduction) (params (in f32) (out f32))
-  (body (load 0 (+ (* 3 p0) (// (max 0 (+ p1 -3)) 20))) (sin f32 0) (store 1 (+ (* {0} p0) p1) 1)))"""
+FREQUENCIES = """(kernel (symbols k0) (pointwise k0 {0}) (reduction)
+  (params (in f32) (out f32))
+  (body (load 0 (+ (* 3 p0) (// (max 0 (+ p1 -3)) 20))) (sin f32 0)
+    (store 1 (+ (* {0} p0) p1) 1)))"""
 
 
 def test_pixels_that_are_doubled_are_no_reason_for_tiles() -> None:
