@@ -206,9 +206,9 @@ def _members(facts: Facts) -> Iterator[Schedule]:
     points = facts.member_points
     for warps, vectors in ((4, 1), (8, 1), (4, 2)) if points else ():
         blocks = {"x": 32 * warps * points * vectors, "warps": warps, "whole": 1, "members": 1}
+        yield facts.schedule("pointwise", **blocks)
         if facts.unit and points > 1:
             yield facts.schedule("pointwise", **blocks, unit=points)
-        yield facts.schedule("pointwise", **blocks)
 
 
 def _whole_units(facts: Facts) -> list[int]:
