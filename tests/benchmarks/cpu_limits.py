@@ -251,7 +251,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for layouts in sweeps:
             # Captures of their own come first: what serves is compiled once, and reset by them.
             bare = list(bare_entrants(layouts, bench))
-            plain, other = served_layouts(layouts, serving)
+            plain, other = served_layouts(layouts, serving, "a")
             for case, found in bare:
                 entrants = [*served_entrants(layouts, case, plain, other), *found]
                 point = measured(name_of(case), entrants, options.pairs)

@@ -1,16 +1,19 @@
 """What is served on a CPU at sizes that are no hints, against eager and against Inductor.
 
-    python -m tests.benchmarks.cpu_sweep [--functions SET [--draw SEED] [--sizes N]] [--pairs N]
-                                         [--only PATTERN] [--json FILE] [--budget-s N]
+    python -m tests.benchmarks.cpu_sweep [--mode a|b] [--functions SET [--draw SEED] [--sizes N]]
+                                         [--pairs N] [--only PATTERN] [--json FILE]
+                                         [--budget-s N]
 
-Each function of `cpu_sweep_cases`, or of another set (those of `gpu_sweep`, at sizes drawn among
-those that move at most `MOST_BYTES`), is compiled once for all its sizes, all dimensions dynamic:
-by nearhint, with a daemon of the benchmark's own that tunes the hints of the sizes' buckets, and by
-Inductor. Then the device is left alone, and the compiled calls, torch's guards included, are timed
-against eager in interleaved rounds; everyone allocates outputs. Ratios are the other's median over
-ours. `transposed` compares what is served on a contiguous tensor with what is served on one of the
-other strides; what misses that bar is timed again, in other memory, twice at most, and the last
-time counts. The file is written after each row; what the budget leaves out is listed.
+Mode a: all dimensions dynamic; mode b: the rows alone. Each function of `cpu_sweep_cases`, or of
+another set (those of `gpu_sweep`, at sizes drawn among those that move at most `MOST_BYTES`, in
+mode b with the listed columns), is compiled once for all its sizes, in mode b once for each of its
+columns: by nearhint, with a daemon of the benchmark's own that tunes the hints of the sizes'
+buckets, and by Inductor. Then the device is left alone, and the compiled calls, torch's guards
+included, are timed against eager in interleaved rounds; everyone allocates outputs. Ratios are the
+other's median over ours. `transposed` compares what is served on a contiguous tensor with what is
+served on one of the other strides; what misses that bar is timed again, in other memory, twice at
+most, and the last time counts. The file is written after each row; what the budget leaves out is
+listed.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,11 +33,11 @@ from tests.benchmarks.compiled_call import copy_of
 from tests.benchmarks.cpu_cases import Case
 from tests.benchmarks.cpu_kernels import geometric_mean, interleaved, largest_error
 from tests.benchmarks.cpu_sweep_cases import ANCHORS, SWEEPS, TRANSPOSED, Layouts
-from tests.benchmarks.drawn_sizes import drawn, moved_bytes
-from tests.benchmarks.gpu_sweep_cases import FUNCTIONS
+from tests.benchmarks.drawn_sizes import drawn, moved_bytes, rows_drawn
+from tests.benchmarks.gpu_sweep_cases import FUNCTIONS, parts_of
 from tests.benchmarks.serving import Serving, cpu_conditions
 from tests.benchmarks.sweep_report import Bar, mean_bar, most_bar, say
-from tests.benchmarks.sweeps import Sweep, is_chosen
+from tests.benchmarks.sweeps import Sweep, is_chosen, marked
 from torch import Tensor
 
 from nearhint.cli_output import progress
@@ -103,10 +106,10 @@ class Rows:
     errors: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def compiled(sweep: Sweep, backend: str) -> Callable[..., Any]:
-    """The sweep's function with a capture of its own, all dimensions dynamic."""
+def compiled(sweep: Sweep, backend: str, mode: str) -> Callable[..., Any]:
+    """The sweep's function with a capture of its own; in mode b only what is marked is dynamic."""
     function: Callable[..., Any] = torch.compile(
-        copy_of(sweep.function), backend=backend, dynamic=True
+        copy_of(sweep.function), backend=backend, dynamic=mode == "a"
     )
     return function
 
@@ -129,23 +132,24 @@ def reasons_of(report: Report) -> tuple[str, ...]:
     return found or (report.reason or "nothing is lowered",)
 
 
-def measure(sweep: Sweep, serving: Serving, pairs: int) -> Iterator[Row]:
+def measure(sweep: Sweep, serving: Serving, pairs: int, mode: str) -> Iterator[Row]:
     """Compiles once, tunes for all sizes, then times each."""
     torch._dynamo.reset()
-    ours, inductor = compiled(sweep, "nearhint"), compiled(sweep, "inductor")
+    ours, inductor = compiled(sweep, "nearhint", mode), compiled(sweep, "inductor", mode)
     everything = (sweep.case(sweep.compiled_at), *sweep.cases())
     # One after the other: what the daemon measures is not to be disturbed by Inductor's compilers.
     for case in everything:
-        inductor(*case.arguments())
+        inductor(*marked(sweep, case.arguments(), mode))
     serving.tune()
     for case in everything:
-        ours(*case.arguments())
+        ours(*marked(sweep, case.arguments(), mode))
     is_settled = serving.settle(timeout_s=SETTLE_S).settled
     serving.leave_alone()
     for case in sweep.cases():
         arguments = case.arguments()
+        dynamic = marked(sweep, arguments, mode)
         eager = partial(case.function, *arguments)
-        calls = [eager, partial(inductor, *arguments), partial(ours, *arguments)]
+        calls = [eager, partial(inductor, *dynamic), partial(ours, *dynamic)]
         report = served_by(calls[2])
         error = largest_error(eager(), calls[2]())
         eager_us, inductor_us, served_us = (ns / 1e3 for ns in interleaved(calls, pairs))
@@ -166,50 +170,54 @@ def measure(sweep: Sweep, serving: Serving, pairs: int) -> Iterator[Row]:
 
 
 def served_layouts(
-    layouts: Layouts, serving: Serving
+    layouts: Layouts, serving: Serving, mode: str
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The function compiled for each layout, the straight one first; what serves them is tuned."""
     torch._dynamo.reset()
     serving.tune()
     sweep = layouts.sweep
-    plain, other = compiled(sweep, "nearhint"), compiled(sweep, "nearhint")
+    plain, other = compiled(sweep, "nearhint", mode), compiled(sweep, "nearhint", mode)
     for case in (sweep.case(sweep.compiled_at), *sweep.cases()):
         arguments = case.arguments()
-        plain(*arguments)
-        other(*with_other_strides(arguments, layouts.transposed))
+        turned = with_other_strides(arguments, layouts.transposed)
+        plain(*marked(sweep, arguments, mode))
+        other(*marked(sweep, turned, mode))
     serving.settle(timeout_s=SETTLE_S)
     serving.leave_alone()
     return plain, other
 
 
-def measure_layouts(layouts: Layouts, serving: Serving, pairs: int) -> Iterator[LayoutRow]:
+def measure_layouts(
+    layouts: Layouts, serving: Serving, pairs: int, mode: str
+) -> Iterator[LayoutRow]:
     """Compiles for each layout, tunes, and times both beside each other and beside eager."""
-    served = served_layouts(layouts, serving)
+    served = served_layouts(layouts, serving, mode)
     for case in layouts.sweep.cases():
-        row = layout_row(case, served, layouts.transposed, pairs=pairs, attempts=1)
+        row = layout_row(case, served, layouts, mode=mode, pairs=pairs, attempts=1)
         while row.ratio > TRANSPOSED_BAR and row.attempts < ATTEMPTS:
             again = row.attempts + 1
-            row = layout_row(case, served, layouts.transposed, pairs=pairs, attempts=again)
+            row = layout_row(case, served, layouts, mode=mode, pairs=pairs, attempts=again)
         yield row
 
 
 def layout_row(
     case: Case,
     served: tuple[Callable[..., Any], Callable[..., Any]],
-    transposed: int,
+    layouts: Layouts,
     *,
+    mode: str,
     pairs: int,
     attempts: int,
 ) -> LayoutRow:
     """Both layouts beside each other and beside eager, in memory of their own."""
     plain, other = served
     arguments = case.arguments()
-    turned = with_other_strides(arguments, transposed)
+    turned = with_other_strides(arguments, layouts.transposed)
     calls = [
         partial(case.function, *arguments),
         partial(case.function, *turned),
-        partial(plain, *arguments),
-        partial(other, *turned),
+        partial(plain, *marked(layouts.sweep, arguments, mode)),
+        partial(other, *marked(layouts.sweep, turned, mode)),
     ]
     report = served_by(calls[3])
     error = largest_error(calls[1](), calls[3]())
@@ -290,23 +298,38 @@ def limit_of(sweep: Sweep) -> float:
     return max(MOST_BYTES, min(moved_bytes(sweep, sizes) for sizes in sweep.sizes))
 
 
+def sweeps_of(options: argparse.Namespace) -> list[Sweep]:
+    """What is captured once each."""
+    if options.functions == PINNED:
+        return [part for each in SWEEPS for part in parts_of(each, options.mode)]
+    chosen = FUNCTIONS[options.functions]
+    if options.mode == "b":
+        return [part for each in chosen for part in drawn_parts(each, options)]
+    return [
+        drawn(each, options.draw, limit=limit_of(each)).at_most(options.sizes) for each in chosen
+    ]
+
+
+def drawn_parts(sweep: Sweep, options: argparse.Namespace) -> tuple[Sweep, ...]:
+    """As many of its columns as were asked for, with rows that are drawn."""
+    parts = rows_drawn(sweep, options.draw, limit=MOST_BYTES)
+    return parts[: options.sizes or None]
+
+
 def jobs_of(
     options: argparse.Namespace,
 ) -> list[tuple[str, Callable[[Serving], Iterator[Row | LayoutRow]]]]:
     """What was asked for, by title; the few layouts first, as a budget is not to leave them out."""
     jobs: list[tuple[str, Callable[[Serving], Iterator[Row | LayoutRow]]]] = []
-    sweeps = SWEEPS
+    timed = partial(measure, pairs=options.pairs, mode=options.mode)
+    timed_layouts = partial(measure_layouts, pairs=options.pairs, mode=options.mode)
     if options.functions == PINNED:
         jobs = [
-            (f"transposed {each.sweep.title}", partial(measure_layouts, each, pairs=options.pairs))
+            (f"transposed {part.title}", partial(timed_layouts, replace(each, sweep=part)))
             for each in TRANSPOSED
+            for part in parts_of(each.sweep, options.mode)
         ]
-    else:
-        sweeps = tuple(
-            drawn(each, options.draw, limit=limit_of(each)).at_most(options.sizes)
-            for each in FUNCTIONS[options.functions]
-        )
-    jobs += [(each.title, partial(measure, each, pairs=options.pairs)) for each in sweeps]
+    jobs += [(each.title, partial(timed, each)) for each in sweeps_of(options)]
     only = [options.only] if options.only else []
     return [(title, job) for title, job in jobs if is_chosen(title, only)]
 
@@ -314,6 +337,8 @@ def jobs_of(
 def command_of(options: argparse.Namespace) -> str:
     """What a report says that it was made with: which functions and sizes."""
     command = "python -m tests.benchmarks.cpu_sweep"
+    if options.mode == "b":
+        command += " --mode b"
     if options.functions == PINNED:
         return command
     return f"{command} --functions {options.functions} --draw {options.draw}"
@@ -368,6 +393,7 @@ def report_of(head: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
 def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="what a CPU serves at sizes that are no hints")
+    parser.add_argument("--mode", choices=("a", "b"), default="a")
     parser.add_argument(
         "--functions", choices=FUNCTIONS, default=PINNED, help="pinned here, or a set of gpu_sweep"
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect
 from dataclasses import replace
 
 import torch
 from tests.benchmarks.gpu_numerics import as_tuple
-from tests.benchmarks.sweeps import Sizes, Sweep
+from tests.benchmarks.sweeps import Sizes, Sweep, rows_alone
 
 ATTEMPTS = 10_000
 LARGE_SHARE = 1 / 8
@@ -38,6 +39,29 @@ def drawn(sweep: Sweep, seed: int, *, limit: float = math.inf) -> Sweep:
         if len(found) == len(sweep.sizes):
             return replace(sweep, sizes=tuple(found))
     raise ValueError(f"{sweep.title}: {ATTEMPTS} draws found {len(found)} sizes")
+
+
+def rows_drawn(sweep: Sweep, seed: int, *, limit: float) -> tuple[Sweep, ...]:
+    """A sweep for each of its columns, in an order that is drawn, each at one number of rows.
+
+    These are as likely in one octave as in another between as many as move `limit` bytes, or two
+    where fewer do, and `LARGE_SHARE` of that; no more than are listed, and multiples of what all
+    that are listed are multiples of.
+    """
+    generator = random.Random(f"{seed} {sweep.title}")
+    listed = [sizes[0] for sizes in sweep.sizes]
+    step = math.gcd(*listed, sweep.compiled_at[0])
+    found: list[Sweep] = []
+    for part in rows_alone(sweep):
+        kind = part.compiled_at[1:]
+        counts = range(max(2, step), max(listed) + 1, step)
+        fitting = bisect(counts, limit, key=lambda rows: moved_bytes(part, (rows, *kind)))
+        most = counts[max(0, fitting - 1)]
+        wanted = most * LARGE_SHARE ** generator.random()
+        rows = max(counts[0], step * round(wanted / step))
+        found.append(replace(part, sizes=((rows, *kind),)))
+    generator.shuffle(found)
+    return tuple(found)
 
 
 def moved_bytes(sweep: Sweep, sizes: Sizes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -29,6 +30,8 @@ from tests.benchmarks.cpu_sweep_cases import SWEEPS, TRANSPOSED
 from tests.benchmarks.drawn_sizes import drawn, moved_bytes
 from tests.benchmarks.gpu_sweep_trained import TRAINED_SWEEPS
 from tests.benchmarks.serving import Serving
+from tests.benchmarks.sweeps import marked, rows_alone
+from torch import fx
 
 from nearhint_torch.report import Report, Served
 
@@ -42,6 +45,11 @@ def row(name: str, eager_ratio: float, inductor_ratio: float, *, tier: int = 2) 
 
 def layout_row(ratio: float) -> LayoutRow:
     return LayoutRow("transposed add", 10.0, 10.0 * ratio, ratio, 3.0, (2,), ("winner",), 0.0)
+
+
+def options_of(**given: object) -> argparse.Namespace:
+    defaults = {"mode": "a", "functions": "pinned", "draw": 0, "sizes": 1, "pairs": 1, "only": ""}
+    return argparse.Namespace(**{**defaults, **given})
 
 
 def test_the_other_strides_hold_the_same_elements() -> None:
@@ -80,7 +88,7 @@ def test_a_layout_that_misses_its_bar_is_timed_again_twice_at_most(
     monkeypatch.setattr(cpu_sweep, "layout_row", timed)
     first, *_ = TRANSPOSED
     only = replace(first, sweep=replace(first.sweep, sizes=first.sweep.sizes[:1]))
-    rows = list(cpu_sweep.measure_layouts(only, cast("Serving", None), 3))
+    rows = list(cpu_sweep.measure_layouts(only, cast("Serving", None), 3, "a"))
     assert [(each.ratio, each.attempts) for each in rows] == [counted]
     assert not left
 
@@ -116,7 +124,7 @@ def test_lines_say_times_ratios_tiers_and_reasons() -> None:
 
 
 def test_other_sets_are_measured_at_sizes_that_a_cpu_can_move() -> None:
-    options = argparse.Namespace(functions="trained", draw=1, sizes=1, pairs=1, only="softmax")
+    options = options_of(functions="trained", draw=1, only="softmax")
     titles = [title for title, _ in cpu_sweep.jobs_of(options)]
     assert titles == ["softmax_of_near bf16", "softmax_by_buckets bf16"]
     for sweep in TRAINED_SWEEPS:
@@ -127,7 +135,52 @@ def test_other_sets_are_measured_at_sizes_that_a_cpu_can_move() -> None:
 
 
 def test_only_the_pinned_functions_have_layouts() -> None:
-    options = argparse.Namespace(functions="pinned", draw=0, sizes=1, pairs=1, only="")
+    options = options_of(functions="pinned")
     titles = [title for title, _ in cpu_sweep.jobs_of(options)]
     assert titles[: len(TRANSPOSED)] == [f"transposed {each.sweep.title}" for each in TRANSPOSED]
     assert titles[len(TRANSPOSED) :] == [sweep.title for sweep in SWEEPS]
+
+
+def test_where_the_rows_alone_are_dynamic_columns_are_captured_apart() -> None:
+    pinned = options_of(mode="b", only="layer_norm f32")
+    assert [title for title, _ in cpu_sweep.jobs_of(pinned)] == [
+        "layer_norm f32 [1024]",
+        "layer_norm f32 [1009]",
+        "layer_norm f32 [383]",
+        "layer_norm f32 [33]",
+    ]
+    of_a_set = options_of(mode="b", functions="trained", only="softmax_of_near bf16", sizes=2)
+    titles = [title for title, _ in cpu_sweep.jobs_of(of_a_set)]
+    listed = next(each for each in TRAINED_SWEEPS if each.title == "softmax_of_near bf16")
+    kinds = {"softmax_of_near bf16 " + each.kind for each in rows_alone(listed)}
+    assert len(titles) == 2
+    assert {*titles} <= kinds
+
+
+def test_layouts_have_columns_of_their_own_where_the_rows_alone_are_dynamic() -> None:
+    titles = [title for title, _ in cpu_sweep.jobs_of(options_of(mode="b", only="transposed add"))]
+    assert titles[:2] == ["transposed add f32 [2003]", "transposed add f32 [509]"]
+
+
+def test_columns_are_numbers_of_a_capture_of_which_the_rows_alone_are_dynamic() -> None:
+    sweep = SWEEPS[1]
+    counts: list[int] = []
+
+    def backend(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+        counts.append(sum(not isinstance(each, torch.Tensor) for each in inputs))
+        forward: Callable[..., object] = graph.forward
+        return forward
+
+    for mode in ("a", "b"):
+        torch._dynamo.reset()
+        compiled = cpu_sweep.compiled(sweep, cast("str", backend), mode)
+        compiled(*marked(sweep, sweep.case((48, 64)).arguments(), mode))
+    assert counts == [2, 1]
+
+
+def test_a_command_says_which_dimensions_are_dynamic() -> None:
+    command = "python -m tests.benchmarks.cpu_sweep"
+    assert cpu_sweep.command_of(options_of()) == command
+    assert cpu_sweep.command_of(options_of(mode="b")) == f"{command} --mode b"
+    given = options_of(mode="b", functions="mixed", draw=3)
+    assert cpu_sweep.command_of(given) == f"{command} --mode b --functions mixed --draw 3"

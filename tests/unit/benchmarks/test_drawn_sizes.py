@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.benchmarks import sweep_functions as of
-from tests.benchmarks.drawn_sizes import LARGE_SHARE, drawn, moved_bytes
+from tests.benchmarks.drawn_sizes import LARGE_SHARE, drawn, moved_bytes, rows_drawn
 from tests.benchmarks.gpu_sweep_cases import sweeps_of
-from tests.benchmarks.sweeps import Sweep
+from tests.benchmarks.sweeps import Sweep, rows_alone
 
 ROWS = Sweep("softmax", of.softmax, of.matrix, (40, 96), ((1, 32), (5000, 64), (700, 1024)))
 
@@ -47,3 +47,26 @@ def test_bytes_are_those_of_arguments_and_outputs() -> None:
 def test_sizes_that_leave_nothing_to_draw_are_refused() -> None:
     with pytest.raises(ValueError, match=r"softmax f32: .* found 0 sizes"):
         drawn(replace(ROWS, sizes=((3, 32),)), 1)
+
+
+@pytest.mark.parametrize("sweep", sweeps_of("a", "all"), ids=lambda sweep: sweep.title)
+def test_rows_that_are_drawn_move_what_they_may(sweep: Sweep) -> None:
+    limit = 16 << 20
+    found = rows_drawn(sweep, 7, limit=limit)
+    assert {each.kind for each in found} == {each.kind for each in rows_alone(sweep)}
+    for part in found:
+        ((rows, *kind),) = part.sizes
+        assert tuple(kind) == part.compiled_at[1:]
+        assert 1 < rows <= max(sizes[0] for sizes in sweep.sizes)
+        assert moved_bytes(part, (rows, *kind)) <= limit or rows <= max(2, sweep.compiled_at[0])
+    assert found == rows_drawn(sweep, 7, limit=limit)
+
+
+def test_rows_that_come_in_blocks_are_drawn_in_blocks() -> None:
+    blocks = replace(ROWS, compiled_at=(384, 96), sizes=((256, 64), (1024, 64), (640, 100_003)))
+    for seed in range(8):
+        narrow, wide = sorted(
+            (each.sizes[0] for each in rows_drawn(blocks, seed, limit=1 << 20)),
+            key=lambda sizes: sizes[1],
+        )
+        assert (narrow[0] % 128, wide) == (0, (128, 100_003))
