@@ -149,7 +149,13 @@ def candidates(
     if written is not None:
         first = [_with(found, "written") for found in _ranked(written, target, dims or {})]
         better = [*first[: limit * WRITTEN_LIMIT // CANDIDATE_LIMIT], *better]
+        if not kernel.reduction and _singly(written, first[0]) < _singly(kernel, default):
+            return (*better, default, *others)[:limit]
     return (default, *better, *others)[:limit]
+
+
+def _singly(kernel: ir.Kernel, schedule: Schedule) -> int:
+    return moved_singly(kernel, f"p{schedule['axis']}")
 
 
 def _ranked(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[Schedule]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from operator import and_
 
 from nearhint_compiler.analysis.accesses import access, clamped
+from nearhint_compiler.analysis.apart import shuffled
 from nearhint_compiler.analysis.beside import can_be_beside
 from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.analysis.narrow_places import places_alone
@@ -157,10 +158,12 @@ def walks_over_memory(kernel: ir.Kernel) -> bool:
 
 
 def moved_singly(kernel: ir.Kernel, variable: str) -> int:
-    """How many accesses move lanes along a loop one by one: they are apart in memory."""
+    """How many accesses move lanes along a loop one by one: they are far apart in memory."""
+    in_vectors = shuffled(kernel, variable)
     return sum(
         isinstance(node, ir.Load | ir.Store) and access_score(node.index, variable) < 0
-        for node in kernel.body
+        for position, node in enumerate(kernel.body)
+        if position not in in_vectors
     )
 
 

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.analysis.accesses import Clamped, access, clamped, shifted
+from nearhint_compiler.analysis.apart import apart, stored_together
 from nearhint_compiler.analysis.jumps import leading_to_jumps
 from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.codegen.c import ops as c_ops
+from nearhint_compiler.codegen.c.apart import reading
 from nearhint_compiler.codegen.c.homes import homes_of
 from nearhint_compiler.codegen.c.index import to_c
 from nearhint_compiler.codegen.c.primitive import ELEMENTS, LINE_BYTES, Prelude, vector_bytes
@@ -82,8 +84,8 @@ class Body:
     `values`, for a copy (node, copy) that is in a register, its vector. `homes` are the
     outputs that values of a row are kept in, instead of a stash. `abreast`, if it is not "", is the
     loop variable that copies are along instead of the lane variable. `terms` are the casts that are
-    written where their results are added, to as many bits as that takes. Vectors of a line are read
-    `in_halves` where that is set.
+    written where their results are added, to as many bits as that takes. Stores are `joined` that
+    have all elements between theirs. Vectors of a line are read `in_halves` where that is set.
     """
 
     kernel: ir.Kernel
@@ -98,6 +100,7 @@ class Body:
     homes: Mapping[int, tuple[int, Expr]] = field(init=False)
     leading_to_jumps: frozenset[int] = field(init=False)
     terms: frozenset[int] = field(init=False)
+    joined: Mapping[int, tuple[int, ...]] = field(init=False)
     in_halves: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -106,6 +109,7 @@ class Body:
         self.variables = variables_of(self.kernel)
         self.leading_to_jumps = leading_to_jumps(self.kernel)
         self.terms = widened_terms(self.kernel)
+        self.joined = stored_together(self.kernel, self.lane)
         self.homes = homes_of(self.kernel, self.lane) if self.lane.startswith("r") else {}
 
     @property
@@ -158,11 +162,17 @@ class Body:
                 text = self._value(position, node, copy, part.counts[copy], here)
                 vector = f"v{self.dtypes[position]}"
                 writer.line(f"const {vector} {self.name(position, copy)} = {text};")
+        joined = {first: each for first, each in self.joined.items() if {*ordered} >= {*each}}
+        others = {place for each in joined.values() for place in each}
         for position in ordered:
             node = self.kernel.body[position]
             if isinstance(node, ir.Store):
                 for copy in range(self.copies(position, part)):
-                    self._store(writer, position, node, copy, part.counts[copy])
+                    count = part.counts[copy]
+                    if count or position not in others:
+                        self._store(writer, position, node, copy, count)
+                    elif position in joined:
+                        self._store_together(writer, joined[position], copy)
             if isinstance(node, ir.Scatter):
                 for copy in range(self.copies(position, part)):
                     self._scatter(writer, node, copy, part.counts[copy])
@@ -288,8 +298,14 @@ class Body:
         place = f"in{param} + {to_c(here)}"
         if moves.is_contiguous:
             return self.contiguous(place, dtype, count)
+        return self._apart(place, index, moves.stride, dtype, count)
+
+    def _apart(self, place: str, index: Expr, stride: Expr, dtype: str, count: str) -> str:
+        """A vector of the elements `stride` apart from `place` on."""
+        if not count and (known := apart(index, self.lane)):
+            return f"{self.prelude.use(reading(known), dtype)}({place})"
         gather = self.prelude.use("gather_n", dtype)
-        return f"{gather}({place}, {to_c(moves.stride)}, {count or self.lanes})"
+        return f"{gather}({place}, {to_c(stride)}, {count or self.lanes})"
 
     def _has_rows(self, node: ir.Gather) -> bool:
         """Whether lanes or copies read rows of their own; else one place is named for all."""
@@ -337,8 +353,7 @@ class Body:
         start = f"in{node.param} + {here} + {row}"
         if moves.is_contiguous:
             return self.contiguous(start, dtype, count)
-        gather = self.prelude.use("gather_n", dtype)
-        return f"{gather}({start}, {to_c(moves.stride)}, {count or self.lanes})"
+        return self._apart(start, node.index, moves.stride, dtype, count)
 
     def _within(self, param: str, index: Clamped, dtype: str, count: str) -> str:
         low = "INT64_MIN" if index.low is None else to_c(index.low)
@@ -427,6 +442,13 @@ class Body:
             index = to_c(self._lane_index(node.index, copy))
             writer.line(f"for (int l = 0; l < {count or self.lanes}; l++)")
             writer.line(f"    out{node.param}[{index}] = {element};")
+
+    def _store_together(self, writer: Writer, places: Sequence[int], copy: int) -> None:
+        """Full vectors of stores that have all elements between theirs."""
+        nodes = [self.kernel.body[place] for place in places]
+        names = [self.name(node.value, copy) for node in nodes if isinstance(node, ir.Store)]
+        function = self.prelude.use(f"together{len(names)}", self.dtypes[places[0]])
+        writer.line(f"{function}({self.place(places[0], copy)}, {', '.join(names)});")
 
     def scattered_at(self, node: ir.Scatter, copy: int) -> str:
         """Where a copy of a scatter is in its output, at the place `at`, in C."""

@@ -17,6 +17,7 @@ from nearhint_compiler.analysis.by_points import by_points
 from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.parted import parted
+from nearhint_compiler.codegen.c.apart import APART_ROWS
 from nearhint_compiler.codegen.c.arg import ARG_ROWS
 from nearhint_compiler.codegen.c.body import Body
 from nearhint_compiler.codegen.c.columns import write_columns
@@ -89,6 +90,7 @@ def _by_name(rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
 ROWS = _by_name(
     (
         *VECTOR_ROWS,
+        *APART_ROWS,
         *TURN_ROWS,
         *HALVES_ROWS,
         *ARG_ROWS,
