@@ -161,6 +161,7 @@ def _singly(kernel: ir.Kernel, schedule: Schedule) -> int:
 def _ranked(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[Schedule]:
     lanes = lanes_of(kernel, target)
     ranked = sorted(axes_of(kernel), key=lambda name: -score(kernel, name, lanes, dims))
+    lanes = lanes_of(kernel, target, ranked[0]) if ranked else lanes
     return list(dict.fromkeys(_space(kernel, ranked, lanes, dims, bits=register_bits(target))))
 
 

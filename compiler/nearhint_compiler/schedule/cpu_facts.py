@@ -13,6 +13,7 @@ from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.analysis.narrow_places import places_alone
 from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.analysis.passes import plan_passes
+from nearhint_compiler.analysis.positions import light_along
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
@@ -40,9 +41,13 @@ def register_bits(target: Target) -> int:
     return 512 if "avx512f" in features else 256 if "avx2" in features else 128
 
 
-def lanes_of(kernel: ir.Kernel, target: Target) -> int:
-    """As many lanes as the widest dtype leaves of a register, of what varies along loops."""
+def lanes_of(kernel: ir.Kernel, target: Target, variable: str = "") -> int:
+    """As many lanes as the widest dtype leaves of a register, of what varies along `variable`.
+
+    Along any loop where that is "". What is one number for all lanes is in no register of theirs.
+    """
     bits = register_bits(target)
+    loops, light = variables_of(kernel), light_along(kernel, variable)
     typed = zip(kernel.body, ir.dtypes_of(kernel), _in_loops(kernel), strict=True)
     narrow, elements = widened_terms(kernel), ir.per_element(kernel)
     # Positions alone, which joins compare, do not make a kernel one of wide numbers; nor do sums of
@@ -50,7 +55,9 @@ def lanes_of(kernel: ir.Kernel, target: Target) -> int:
     is_wide = any(
         varies
         and dtype in _WIDE_DTYPES
+        and (not variable or variable in loops[place])
         and not isinstance(node, ir.Iota)
+        and place not in light
         and place not in narrow
         and (elements[place] or not narrow)
         for place, (node, dtype, varies) in enumerate(typed)

@@ -324,6 +324,41 @@ def test_sums_of_few_bits_have_the_lanes_of_what_they_are_added_in(dtype: str, l
         )
 
 
+LABELLED = """
+(kernel (symbols k0 k1)
+  (pointwise k0)
+  (reduction k1)
+  (params (in i64) (in f32) (in f32) (out f32))
+  (body
+    (load 0 p0)
+    (iota r0)
+    (eq bool 0 1)
+    (load 1 (+ (* k1 p0) r0))
+    (load 2 p0)
+    (where f32 2 4 3)
+    (reduce sum f32 5)
+    (store 3 p0 6)))
+"""
+"""Rows whose element at a label, of 64 bits, is another."""
+
+
+@pytest.mark.parametrize(("label", "lanes"), [("p0", 16), ("r0", 8)])
+def test_what_is_one_number_for_all_lanes_does_not_narrow_vectors(label: str, lanes: int) -> None:
+    given = parse_kernel(LABELLED.replace("(load 0 p0)", f"(load 0 {label})"))
+    assert candidates(given, AVX512, {"k0": 300, "k1": 1000})[0]["lanes"] == lanes
+
+
+def test_labels_of_rows_are_compared_right_in_full_vectors(tmp_path: Path) -> None:
+    given = parse_kernel(LABELLED)
+    made = np.random.default_rng(0)
+    for each in candidates(given, MACHINE, {"k0": 300, "k1": 1000})[:3]:
+        native = compile_kernel(given, each, tmp_path)
+        for rows, columns in ((1, 7), (19, 33), (5, 300)):
+            labels = made.integers(-2, columns + 2, rows)
+            x = made.uniform(-9, 9, rows * columns).astype(np.float32)
+            check(native, (rows, columns), [labels, x, x[:rows]], threads=2)
+
+
 def test_a_step_has_no_more_vectors_than_a_row() -> None:
     given = kernel("swapped_heads_bf16")
     for inner, vectors in ((128, 4), (64, 4), (48, 2), (32, 2), (16, 1), (5, 1)):

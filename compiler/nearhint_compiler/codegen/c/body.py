@@ -17,6 +17,7 @@ from nearhint_compiler.analysis.apart import apart, stored_together
 from nearhint_compiler.analysis.jumps import leading_to_jumps
 from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.analysis.narrow_sums import widened_terms
+from nearhint_compiler.analysis.positions import as_first_and_step, positions_of
 from nearhint_compiler.codegen.c import ops as c_ops
 from nearhint_compiler.codegen.c.apart import reading
 from nearhint_compiler.codegen.c.homes import homes_of
@@ -85,7 +86,8 @@ class Body:
     outputs that values of a row are kept in, instead of a stash. `abreast`, if it is not "", is the
     loop variable that copies are along instead of the lane variable. `terms` are the casts that are
     written where their results are added, to as many bits as that takes. Stores are `joined` that
-    have all elements between theirs. Vectors of a line are read `in_halves` where that is set.
+    have all elements between theirs; `positions` are what is computed of positions alone. Vectors
+    of a line are read `in_halves` where that is set.
     """
 
     kernel: ir.Kernel
@@ -101,6 +103,7 @@ class Body:
     leading_to_jumps: frozenset[int] = field(init=False)
     terms: frozenset[int] = field(init=False)
     joined: Mapping[int, tuple[int, ...]] = field(init=False)
+    positions: Mapping[int, Expr] = field(init=False)
     in_halves: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -110,6 +113,7 @@ class Body:
         self.leading_to_jumps = leading_to_jumps(self.kernel)
         self.terms = widened_terms(self.kernel)
         self.joined = stored_together(self.kernel, self.lane)
+        self.positions = positions_of(self.kernel)
         self.homes = homes_of(self.kernel, self.lane) if self.lane.startswith("r") else {}
 
     @property
@@ -203,6 +207,7 @@ class Body:
                     self._shortcut(node, position, names)
                     or self._choice(node, names)
                     or self._position(node, copy, names)
+                    or self._float_of_position(node, copy)
                     or self._rounding(node, copy, here)
                     or c_ops.expression(node, names, given, self.prelude)
                 )
@@ -247,13 +252,15 @@ class Body:
         (left, right), name = node.operands, node.name
         if not self.in_lanes(left):
             left, right, name, names = right, left, _SWAPPED[name], names[::-1]
-        position = self._size(left)
+        position, size = self.positions.get(left), self.positions.get(right)
         if self.in_lanes(right) or position is None:
             return ""
+        if size is not None and as_first_and_step(position, self.lane) == ex.Int(-1):
+            position, size, name = ex.mul(-1, position), ex.mul(-1, size), _SWAPPED[name]
         if not access(position, self.lane).is_contiguous:
             return ""
         turned, further, function = _LANES_THAT[name]
-        here, size = self._at(position, copy), self._size(right)
+        here = self._at(position, copy)
         if size is None:
             limit = f"{self.prelude.use('bounded', 'i64')}({names[1]}[0])"
             count = f"{limit} - ({to_c(ex.sub(here, further))})"
@@ -261,14 +268,16 @@ class Body:
             count = to_c(ex.add(ex.sub(size, here), further))
         return f"{turned}{self.prelude.use(function, 'bool')}({count})"
 
-    def _size(self, position: int) -> Expr | None:
-        """What a node is as a size expression; None where it is none."""
-        node = self.kernel.body[position]
-        if isinstance(node, ir.Iota):
-            return node.index
-        if isinstance(node, ir.Const) and node.dtype == "i64":
-            return ex.Int(node.bits - (1 << 64) if node.bits >> 63 else node.bits)
-        return None
+    def _float_of_position(self, node: ir.Op, copy: int) -> str:
+        """A position in f32, without vectors of 64 bits where 32 are enough; or ""."""
+        position = self.positions.get(node.operands[0])
+        if (node.name, node.dtype) != ("cast", "f32") or position is None:
+            return ""
+        step = as_first_and_step(position, self.lane)
+        if step is None:
+            return ""
+        first = to_c(self._at(position, copy))
+        return f"{self.prelude.use('position', 'f32')}({first}, {to_c(step)})"
 
     def _rounding(self, node: ir.Op, copy: int, here: frozenset[int]) -> str:
         """A cast from f32 to bf16 and back without packing, where its operand is computed here."""

@@ -128,6 +128,17 @@ _MEMORY = (
         "{\n    return from + step * ($V){$IOTA};\n}\n",
         ("i64",),
     ),
+    Row(
+        "position",
+        "/* first + l * step, for a step of one or minus one. */\n"
+        "static inline vf32 position_f32(int64_t first, int64_t step)\n"
+        "{\n    if (first > INT32_MIN + $W && first < INT32_MAX - $W)\n"
+        "        return __builtin_convertvector((int32_t)first + (int32_t)step * (vi32){$IOTA},"
+        " vf32);\n"
+        "    return __builtin_convertvector(count_up_i64(first, step), vf32);\n}\n",
+        ("f32",),
+        needs=("count_up i64",),
+    ),
 )
 
 _CHOICE = (
