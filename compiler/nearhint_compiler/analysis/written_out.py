@@ -3,7 +3,8 @@
 The nine products of a rotation, the steps of a butterfly or the two numbers in a byte are made of
 the same few elements. A loop over them reads and computes these anew for each, and is shorter than
 a vector. Written out, which part of a join a point takes is known, and what points share is one
-node. Terms of a reduction are brought together before it.
+node. Terms of a reduction are brought together before it; where that leaves no reduction, the last
+loops of the points are written out as well.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _COMPARISONS: Mapping[str, frozenset[int]] = {
 def written_out(kernel: ir.Kernel) -> ir.Kernel | None:
     """`kernel` without its last loops; None unless each element is then read half as often.
 
+    A reduction without loops is none.
+
     >>> from nearhint_compiler.ir.text import parse_kernel, print_kernel
     >>> print(print_kernel(written_out(parse_kernel('''(kernel (symbols k0)
     ...     (pointwise k0 2) (reduction) (params (in f32) (out f32)) (body (load 0 p0)
@@ -57,10 +60,28 @@ def written_out(kernel: ir.Kernel) -> ir.Kernel | None:
     """
     if any(isinstance(node, ir.Arg | ir.Scan | ir.Gather) for node in kernel.body):
         return None
-    prefix, space = ("r", kernel.reduction) if kernel.reduction else ("p", kernel.pointwise)
-    kept = _kept(space)
-    if kept in (0, len(space)):
+    points, written = 1, kernel
+    for prefix in ("r", "p") if kernel.reduction else ("p",):
+        if prefix == "p" and written.reduction:
+            break
+        count, found = _without_last(written, prefix, most=POINTS // points)
+        if found is None:
+            break
+        points, written = points * count, found
+    if points == 1 or 2 * _loads(written.body) > points * _loads(kernel.body):
         return None
+    return check_kernel(written)
+
+
+def _without_last(kernel: ir.Kernel, prefix: str, *, most: int) -> tuple[int, ir.Kernel | None]:
+    """The points of a space's last loops, `most` at most, and the kernel without them.
+
+    None where there are none, or the body gets too long. One of the other loops has to stay.
+    """
+    space = kernel.reduction if prefix == "r" else kernel.pointwise
+    kept = _kept(space, most)
+    if kept == len(space) or (kept == 0 and not (prefix == "r" and kernel.pointwise)):
+        return 1, None
     counts = {f"{prefix}{place}": space[place] for place in range(kept, len(space))}
     each = [
         dict(zip(counts, map(Int, at), strict=True))
@@ -68,20 +89,20 @@ def written_out(kernel: ir.Kernel) -> ir.Kernel | None:
             *(range(count.value) for count in counts.values() if isinstance(count, Int))
         )
     ]
-    body = _Writing(kernel, each).run()
-    if body is None or 2 * _loads(body) > len(each) * _loads(kernel.body):
-        return None
-    if kernel.reduction:
-        return check_kernel(replace(kernel, body=body, reduction=space[:kept]))
-    return check_kernel(replace(kernel, body=body, pointwise=space[:kept]))
+    body = _Writing(kernel, each, is_whole=prefix == "r" and kept == 0).run()
+    if body is None:
+        return 1, None
+    if prefix == "r":
+        return len(each), replace(kernel, body=body, reduction=space[:kept])
+    return len(each), replace(kernel, body=body, pointwise=space[:kept])
 
 
-def _kept(space: Sequence[Expr]) -> int:
-    """How many loops come before the last ones that have `POINTS` together, at most."""
+def _kept(space: Sequence[Expr], most: int) -> int:
+    """How many loops come before the last ones that have `most` points together, at most."""
     points, kept = 1, len(space)
     while kept > 0:
         extent = space[kept - 1]
-        if not isinstance(extent, Int) or points * extent.value > POINTS:
+        if not isinstance(extent, Int) or points * extent.value > most:
             break
         points, kept = points * extent.value, kept - 1
     return kept
@@ -93,10 +114,14 @@ def _loads(body: Sequence[ir.BodyNode]) -> int:
 
 @dataclass
 class _Writing:
-    """A body as it is written: nodes that are equal are one, and stores come last."""
+    """A body as it is written: nodes that are equal are one, and stores come last.
+
+    Where it `is_whole`, no loop of a reduction is left.
+    """
 
     kernel: ir.Kernel
     each: Sequence[Mapping[str, Expr]]
+    is_whole: bool
     body: list[ir.BodyNode] = field(default_factory=list[ir.BodyNode])
     stores: list[ir.BodyNode] = field(default_factory=list[ir.BodyNode])
     known: dict[int, bool] = field(default_factory=dict[int, bool])
@@ -117,7 +142,9 @@ class _Writing:
             total, *terms = found[node.operand]
             for term in terms:
                 total = self._put(ir.Op(_FOLDS[node.kind], node.dtype, (total, term)))
-            return [self._put(replace(node, operand=total))] * len(self.each)
+            if not self.is_whole:
+                total = self._put(replace(node, operand=total))
+            return [total] * len(self.each)
         places: list[int] = []
         for number, at in enumerate(self.each):
             operands = {place: found[place][number] for place in ir.operands_of(node)}

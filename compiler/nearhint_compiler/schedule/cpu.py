@@ -43,6 +43,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import inf, prod
 
+from nearhint_compiler.analysis.apart import FEW
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.analysis.known import known_of
@@ -75,6 +76,7 @@ from nearhint_compiler.schedule.cpu_facts import (
     wide_totals,
 )
 from nearhint_compiler.schedule.schedule import Schedule
+from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 from nearhint_rules.target import Target
 
@@ -101,8 +103,9 @@ _FEW = 4
 patches of four, take 0.3 to 0.8 times as long along the other side alone
 (tests/benchmarks/cpu_schedules.py, on a Zen 4)."""
 _PAIR = 2
-"""Terms of which a vector is rather of several rows than along one; of planes and of narrow
-elements `_FEW` are: sums of pairs take 0.13, and pools of two by two 0.3 times as long there."""
+"""Terms of which a vector is rather of several rows than along one; of planes, of narrow elements
+and of what lies a few apart (`analysis.apart`) `_FEW` are: sums of pairs take 0.13, pools of two by
+two 0.3, and lengths of vectors in space 0.35 times as long there."""
 _SINGLY, _LEAST_LANES = 128, 4
 """Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
 memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""
@@ -149,13 +152,23 @@ def candidates(
     if written is not None:
         first = [_with(found, "written") for found in _ranked(written, target, dims or {})]
         better = [*first[: limit * WRITTEN_LIMIT // CANDIDATE_LIMIT], *better]
-        if not kernel.reduction and _singly(written, first[0]) < _singly(kernel, default):
+        if _is_first(kernel, default, written, first[0]):
             return (*better, default, *others)[:limit]
     return (default, *better, *others)[:limit]
 
 
-def _singly(kernel: ir.Kernel, schedule: Schedule) -> int:
-    return moved_singly(kernel, f"p{schedule['axis']}")
+def _is_first(kernel: ir.Kernel, default: Schedule, written: ir.Kernel, first: Schedule) -> bool:
+    """Whether what is `written` out comes before all else: where nothing is left of a reduction,
+    lanes were along what is written out, or no more elements are moved one by one than were.
+    """
+    if kernel.reduction or written.reduction:
+        return not written.reduction
+    kept = len(written.pointwise)
+    if default["axis"] >= kept:
+        return default.get("parted", 0) == 1
+    points = prod(ex.evaluate(extent, {}) for extent in kernel.pointwise[kept:])
+    singly = points * moved_singly(kernel, f"p{default['axis']}")
+    return 0 < singly >= moved_singly(written, f"p{first['axis']}")
 
 
 def _ranked(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[Schedule]:
@@ -399,7 +412,10 @@ def _row_space(
         order = [(half, 4), (half, 2), (lanes, 4), (lanes, 2)]
     rows = [name for name in others if name.startswith("p")]
     terms = _terms(kernel)
-    if terms <= (_FEW if has_narrow(kernel) or len(kernel.reduction) > 1 else _PAIR):
+    is_light = has_narrow(kernel) or len(kernel.reduction) > 1
+    if rows and terms in FEW and not moved_singly(kernel, rows[0]):
+        is_light = True
+    if terms <= (_FEW if is_light else _PAIR):
         yield from (_columns(kernel, each, bits, lanes=half, unroll=4) for each in rows[:1])
     if terms < lanes:
         order.sort(key=lambda shape: shape[0])

@@ -81,6 +81,59 @@ PLAIN = """
 """Each point has an element of its own."""
 
 
+RANKED = """
+(kernel (symbols k0)
+  (pointwise k0 4)
+  (reduction 4)
+  (params (in f32) (out bool) (out f32))
+  (body
+    (load 0 (+ (* 4 p0) r0))
+    (load 0 (+ (* 4 p0) p1))
+    (gt bool 0 1)
+    (cast i64 2)
+    (reduce sum i64 3)
+    (reduce KIND f32 0)
+    (const i64 0x2)
+    (lt bool 4 6)
+    (store 1 (+ (* 4 p0) p1) 7)
+    (sub f32 1 5)
+    (where f32 7 1 9)
+    (store 2 (+ (* 4 p0) p1) 10)))
+"""
+"""Of each four the largest two, and what all four have in common beside the others."""
+LENGTHS = """
+(kernel (symbols k0)
+  (pointwise k0)
+  (reduction TERMS)
+  (params (in f32) (out f32))
+  (body
+    (load 0 (+ (* TERMS p0) r0))
+    (mul f32 0 0)
+    (reduce sum f32 1)
+    (store 1 p0 2)))
+"""
+SEVERAL = """
+(kernel (symbols k0)
+  (pointwise k0 9)
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (iota p1)
+    (const i64 0x1)
+    (lt bool 0 1)
+    (load 0 p0)
+    (load 1 p0)
+    (const i64 0x5)
+    (lt bool 0 5)
+    (mul f32 3 4)
+    (sub f32 3 4)
+    (where f32 6 7 8)
+    (where f32 2 3 9)
+    (store 2 (+ (* 9 p0) p1) 10)))
+"""
+"""Nine numbers that are made of two: more than a vector moves at once, and a short loop."""
+
+
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
 def test_points_that_are_written_out_are_right(level: str, lanes: int, tmp_path: Path) -> None:
     kernel = parse_kernel(PRODUCTS)
@@ -124,3 +177,49 @@ def test_loops_are_written_out_where_that_reads_half_as_often() -> None:
     schedule = parse_schedule("cpu.pointwise axis=0 lanes=8 unroll=1 block=32 written=1")
     with pytest.raises(InvalidSchedule, match="share"):
         generate(plain, schedule, MACHINE)
+
+
+@pytest.mark.parametrize("kind", ["max", "sum"])
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+def test_short_reductions_of_what_points_share_are_written_out_whole(
+    level: str, lanes: int, kind: str, tmp_path: Path
+) -> None:
+    kernel = parse_kernel(RANKED.replace("KIND", kind))
+    written = written_out(kernel)
+    assert written is not None
+    assert (len(written.pointwise), written.reduction) == (1, ())
+    kinds = [type(node).__name__ for node in written.body]
+    assert (kinds.count("Load"), kinds.count("Reduce"), kinds.count("Store")) == (4, 0, 8)
+    schedule = f"cpu.pointwise axis=0 lanes={lanes} unroll=1 block=32 written=1"
+    native = compile_kernel(kernel, parse_schedule(schedule), tmp_path, at=LEVELS[level])
+    for rows in (1, 7, 32, 101):
+        x = np.random.default_rng(0).uniform(-9, 9, 4 * rows).astype(np.float32)
+        check(native, (rows,), [x], threads=2)
+
+
+def test_reductions_that_share_nothing_stay() -> None:
+    assert written_out(parse_kernel(LENGTHS.replace("TERMS", "3"))) is None
+
+
+def test_what_is_written_out_whole_comes_first() -> None:
+    first = candidates(parse_kernel(RANKED.replace("KIND", "max")), MACHINE, {"k0": 1000})[0]
+    assert (first.family, first.get("written", 0)) == ("cpu.pointwise", 1)
+
+
+def test_lanes_do_not_run_along_a_short_loop_whose_parts_may_be_written_out() -> None:
+    first = candidates(parse_kernel(SEVERAL), MACHINE, {"k0": 1000})[0]
+    assert (first["axis"], first.get("written", 0)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("terms", "family"),
+    [(2, "cpu.columns"), (3, "cpu.columns"), (4, "cpu.columns"), (5, "cpu.rows")],
+)
+def test_rows_of_a_few_terms_lie_along_lanes(terms: int, family: str, tmp_path: Path) -> None:
+    kernel = parse_kernel(LENGTHS.replace("TERMS", str(terms)))
+    first = candidates(kernel, MACHINE, {"k0": 1000})[0]
+    assert first.family == family
+    native = compile_kernel(kernel, first, tmp_path)
+    for rows in (1, 7, 101):
+        x = np.random.default_rng(0).uniform(-9, 9, terms * rows).astype(np.float32)
+        check(native, (rows,), [x], threads=2)
