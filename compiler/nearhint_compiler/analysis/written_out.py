@@ -22,6 +22,8 @@ from nearhint_rules.expr import Expr, Int
 
 POINTS = 16
 """Of the loops that are written out, at most."""
+TERMS = 4
+"""Of a reduction that is written out whatever its points share, at most."""
 NODES = 192
 """Of a body that is written out, at most."""
 REMEMBERED = 64
@@ -40,7 +42,7 @@ _COMPARISONS: Mapping[str, frozenset[int]] = {
 def written_out(kernel: ir.Kernel) -> ir.Kernel | None:
     """`kernel` without its last loops; None unless each element is then read half as often.
 
-    A reduction without loops is none.
+    A reduction without loops is none; that is so of `TERMS` terms in any case.
 
     >>> from nearhint_compiler.ir.text import parse_kernel, print_kernel
     >>> print(print_kernel(written_out(parse_kernel('''(kernel (symbols k0)
@@ -60,7 +62,7 @@ def written_out(kernel: ir.Kernel) -> ir.Kernel | None:
     """
     if any(isinstance(node, ir.Arg | ir.Scan | ir.Gather) for node in kernel.body):
         return None
-    points, written = 1, kernel
+    points, written, whole = 1, kernel, None
     for prefix in ("r", "p") if kernel.reduction else ("p",):
         if prefix == "p" and written.reduction:
             break
@@ -68,8 +70,10 @@ def written_out(kernel: ir.Kernel) -> ir.Kernel | None:
         if found is None:
             break
         points, written = points * count, found
+        if prefix == "r" and not found.reduction and points <= TERMS:
+            whole = found
     if points == 1 or 2 * _loads(written.body) > points * _loads(kernel.body):
-        return None
+        return None if whole is None else check_kernel(whole)
     return check_kernel(written)
 
 

@@ -105,7 +105,7 @@ patches of four, take 0.3 to 0.8 times as long along the other side alone
 _PAIR = 2
 """Terms of which a vector is rather of several rows than along one; of planes, of narrow elements
 and of what lies a few apart (`analysis.apart`) `_FEW` are: sums of pairs take 0.13, pools of two by
-two 0.3, and lengths of vectors in space 0.35 times as long there."""
+two 0.3, and lengths of vectors in space 0.35 times as long there. Written out they come first."""
 _SINGLY, _LEAST_LANES = 128, 4
 """Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
 memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""
