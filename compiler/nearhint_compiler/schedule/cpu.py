@@ -217,7 +217,7 @@ def _element_space(
         )
     long = _beside_few(kernel, (turned or best, across), dims) if across else ""
     if long:
-        for width in (half, lanes):
+        for width in (half, lanes) if moved_singly(kernel, long) else (lanes, half):
             width, unroll = _bounded(kernel, long, dims, lanes=width, unroll=2)
             yield _pointwise(long, lanes=width, unroll=unroll)
     yield from tiles

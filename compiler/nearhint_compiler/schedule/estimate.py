@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from nearhint_compiler.analysis.apart import shuffled
 from nearhint_compiler.analysis.by_points import by_points
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.known import known_of
@@ -61,7 +62,7 @@ CACHE_BYTES = 1 << 20
 CPU_BYTES_PER_S = 2e10
 CPU_STEPS_PER_S = 3e9
 TURNING = 2.0
-"""Steps to turn round a vector that was read along another loop."""
+"""Steps to turn round a vector that was read along another loop, of squares that are full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +332,11 @@ def _on_cpu(kernel: ir.Kernel, schedule: Schedule, dims: Sizes, *, threads: int)
         for places in computed or [frozenset(range(len(kernel.body)))]
     )
     steps = points * vectors * max(1, operations) / 4
+    in_vectors = {
+        (isinstance(node, ir.Store), node.index)
+        for node in map(kernel.body.__getitem__, shuffled(kernel, lane))
+        if isinstance(node, ir.Load | ir.Store)
+    }
     moved = 0.0
     for access in found:
         count = access.size_bytes // access.itemsize
@@ -339,7 +345,10 @@ def _on_cpu(kernel: ir.Kernel, schedule: Schedule, dims: Sizes, *, threads: int)
         if stride == 1:
             steps += count * vectors
         elif is_turned:
-            steps += count * vectors * TURNING
+            empty = max(1.0, lanes / extents.get(across, 1))
+            steps += count * vectors * TURNING * empty
+        elif (access.is_store, access.index) in in_vectors:
+            steps += count * vectors * abs(stride)
         else:
             steps += count
         moved += access.size_bytes * _lines(access, lane, extents, is_near=is_turned)

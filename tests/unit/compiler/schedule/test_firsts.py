@@ -639,3 +639,30 @@ def test_channels_that_come_last_and_go_through_functions_have_narrow_blocks_fir
         (store 1 (+ (* k1 k2 p0) (* k1 r0) p1) 2) (reduce sum f32 2)
         (store 2 (+ (* k1 p0) p1) 4)))""")
     assert firsts(light, TARGET, {"k0": 64, "k1": 3, "k2": 50_400})[0]["x"] == 32
+
+
+PIXELS = """
+(kernel (symbols k0)
+  (pointwise k0 CHANNELS 300)
+  (reduction)
+  (params (in u8) (in f32) (out f16))
+  (body
+    (load 0 (+ (* CHANNELS 300 p0) p1 (* CHANNELS p2)))
+    (cast f32 0)
+    (load 1 p1)
+    (sub f32 1 2)
+    (cast f16 3)
+    (store 2 (+ (* CHANNELS 300 p0) (* 300 p1) p2) 4)))
+"""
+"""Images whose channels lie innermost, made ones whose planes do."""
+
+
+@pytest.mark.parametrize(
+    ("channels", "family"), [(3, "cpu.pointwise"), (4, "cpu.pointwise"), (64, "cpu.tiles")]
+)
+def test_tiles_that_are_mostly_empty_are_not_first(channels: int, family: str) -> None:
+    given = parse_kernel(PIXELS.replace("CHANNELS", str(channels)))
+    first = firsts(given, CPU, {"k0": 9})[0]
+    assert first.family == family
+    if family == "cpu.pointwise":
+        assert (first["axis"], first["lanes"]) == (2, 8)
