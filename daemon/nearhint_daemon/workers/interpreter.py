@@ -136,6 +136,7 @@ def interpret_with_sums_moved(
     dims: Mapping[str, int],
     inputs: Sequence[Stored | Array | float | int | bool],
     *,
+    casts: Casts = Casts.EXACT,
     arithmetic: Arithmetic,
     shift: float,
     random: np.random.Generator,
@@ -145,7 +146,9 @@ def interpret_with_sums_moved(
     That is what of it depends on the order of its terms.
     """
     with np.errstate(all="ignore"):
-        return _SumsMoved(kernel, dims, inputs, arithmetic, shift=shift, random=random).outputs()
+        return _SumsMoved(
+            kernel, dims, inputs, casts, arithmetic, shift=shift, random=random
+        ).outputs()
 
 
 def candidates(
@@ -394,12 +397,13 @@ class _SumsMoved(_Run):
         kernel: ir.Kernel,
         dims: Mapping[str, int],
         inputs: Sequence[Stored | Array | float],
+        casts: Casts,
         arithmetic: Arithmetic,
         *,
         shift: float,
         random: np.random.Generator,
     ) -> None:
-        super().__init__(kernel, dims, inputs, Casts.EXACT, arithmetic)
+        super().__init__(kernel, dims, inputs, casts, arithmetic)
         self._shift = shift
         self._random = random
 

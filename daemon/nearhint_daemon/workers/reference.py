@@ -8,7 +8,7 @@ compared; that every other element was written at all is checked without a refer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -45,6 +45,7 @@ from nearhint_daemon.workers.interpreter import (
     Output,
     interpret,
     interpret_telling,
+    interpret_with_sums_moved,
     interpret_within_range,
 )
 from nearhint_daemon.workers.tolerance import (
@@ -366,23 +367,59 @@ def sensitivity(
     random: np.random.Generator,
 ) -> tuple[Array, ...]:
     """For slab `number`, how far each output moves when the float inputs shift by up to `SHIFT`."""
-    window, outputs = reference.windows[number], reference.slabs[number]
-    moves: list[Array] = [np.zeros(output.values.shape) for output in outputs]
-    part = slab(kernel, window)
-    for _ in range(SHIFTS // 2):
-        # There and the other way: else what jumps for one input alone may be missed.
-        state = random.bit_generator.state
-        for shift in (SHIFT, -SHIFT):
-            random.bit_generator.state = state
-            inputs = shifted(kernel, reference.inputs, random, shift=shift)
-            shifted_outputs = interpret(part, sizes.dims, inputs, casts=Casts.ROUND_GIVEN)
-            for place, output in enumerate(shifted_outputs):
-                before, after = (np.asarray(o.values, np.float64) for o in (outputs[place], output))
-                with np.errstate(invalid="ignore"):
-                    moved = np.nan_to_num(np.abs(after - before), nan=np.inf)
-                moves[place] = np.maximum(
-                    moves[place], np.where(_is_same(after, before), 0.0, moved)
+    part = slab(kernel, reference.windows[number])
+
+    def moved() -> Iterator[tuple[Output, ...]]:
+        for _ in range(SHIFTS // 2):
+            # There and the other way: else what jumps for one input alone may be missed.
+            state = random.bit_generator.state
+            for shift in (SHIFT, -SHIFT):
+                random.bit_generator.state = state
+                inputs = shifted(kernel, reference.inputs, random, shift=shift)
+                yield interpret(part, sizes.dims, inputs, casts=Casts.ROUND_GIVEN)
+
+    return _moves(reference.slabs[number], moved())
+
+
+def sensitivity_to_sums(
+    kernel: ir.Kernel,
+    sizes: Sizes,
+    reference: Reference,
+    number: int,
+    random: np.random.Generator,
+) -> tuple[Array, ...]:
+    """For slab `number`, how far each output moves when sums do, by what they may be off by."""
+    part = slab(kernel, reference.windows[number])
+    inputs = readable(kernel, reference.inputs)
+    arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
+
+    def moved() -> Iterator[tuple[Output, ...]]:
+        for _ in range(SHIFTS // 2):
+            state = random.bit_generator.state
+            for shift in (arithmetic.computed, -arithmetic.computed):
+                random.bit_generator.state = state
+                yield interpret_with_sums_moved(
+                    part,
+                    sizes.dims,
+                    inputs,
+                    casts=Casts.ROUND_GIVEN,
+                    arithmetic=arithmetic,
+                    shift=shift,
+                    random=random,
                 )
+
+    return _moves(reference.slabs[number], moved())
+
+
+def _moves(outputs: tuple[Expected, ...], made: Iterable[tuple[Output, ...]]) -> tuple[Array, ...]:
+    """How far what was made of each output is from what is expected of it, at most."""
+    moves: list[Array] = [np.zeros(output.values.shape) for output in outputs]
+    for each in made:
+        for place, output in enumerate(each):
+            before, after = (np.asarray(o.values, np.float64) for o in (outputs[place], output))
+            with np.errstate(invalid="ignore"):
+                moved = np.nan_to_num(np.abs(after - before), nan=np.inf)
+            moves[place] = np.maximum(moves[place], np.where(_is_same(after, before), 0.0, moved))
     return tuple(moves)
 
 

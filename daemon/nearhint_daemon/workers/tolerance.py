@@ -24,7 +24,8 @@ output's elements may be excused.
 Where something jumps, or what was computed is compared, an element may also be what the same
 operations make, each rounded to its own dtype: that is eager's answer, and where it has another
 whole number than f64, either is right. So it is where one of them is NaN alone: a root of 1e-3 is
-one of -1e-3 where eight bits are kept.
+one of -1e-3 where eight bits are kept. And it may be what it is of sums that are moved by as much
+as computing may make them be off by: stored, these would be right as well.
 
 NaN must meet NaN, an infinity the same infinity, or a number whose tolerance reaches so far.
 Integers and booleans must be equal, unless they are made of an integer that NaN was cast to, or of
@@ -84,9 +85,14 @@ class Arithmetic:
     terms: int
 
     @property
+    def computed(self) -> float:
+        """What computing alone may be off by, relative to the magnitude."""
+        return (FACTOR + math.sqrt(self.terms)) * self.unit
+
+    @property
     def relative(self) -> float:
         """The tolerance relative to the magnitude."""
-        return (FACTOR + math.sqrt(self.terms)) * self.unit + ROUNDINGS * self.between
+        return self.computed + ROUNDINGS * self.between
 
     def few(self, roundings: int) -> float:
         """The error of a value relative to its terms, for what is to be judged by it closely.
@@ -94,7 +100,7 @@ class Arithmetic:
         It is that of `ROUNDINGS` operations, and half a unit for each of its `roundings` between,
         up to what there is for them in `relative`.
         """
-        computed = (FACTOR + math.sqrt(self.terms)) * self.unit * ROUNDINGS / FACTOR
+        computed = self.computed * ROUNDINGS / FACTOR
         return computed + min(roundings / 2, ROUNDINGS) * self.between
 
 

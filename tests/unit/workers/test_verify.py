@@ -240,6 +240,28 @@ def test_a_jump_is_right_as_eager_has_it_operation_by_operation(tmp_path: Path) 
     assert "elements are wrong" in verdict_on(kernel, wrong, hint=20_000).problem
 
 
+SUM_OF_EQUALS = """
+    (kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+      (params (in f32) (out i32))
+      (body (load 0 p0) (reduce sum f32 0) (cast i32 1) (store 1 p0 2)))
+"""
+"""Each of its additions is rounded in the same direction, so that 20 011 of them are off by more
+than random ones are."""
+
+
+def test_a_jump_from_a_sum_is_right_wherever_the_sum_would_be(tmp_path: Path) -> None:
+    kernel = parse_kernel(SUM_OF_EQUALS)
+    right = CpuSubject(*compiled(default_source(kernel), tmp_path))
+    hints = [{"k0": 3, "k1": 200}]
+    for seed in (1, 2, 3, 4, 5, 6):
+        found = verify(kernel, right, ALWAYS, hints, threads=1, seed=seed, references=References())
+        assert found.problem == ""
+    more = (ir.Const("f32", 0x3F801000), ir.Op("mul", "f32", (1, 2)), ir.Op("cast", "i32", (3,)))
+    beside = replace(kernel, body=(*kernel.body[:2], *more, ir.Store(1, P0, 4)))
+    wrong = CpuSubject(*compiled(default_source(beside), tmp_path))
+    assert "elements are wrong" in verdict_on(kernel, wrong).problem
+
+
 @pytest.mark.parametrize(("op", "by"), [("div.Tensor", 0.1), ("mul.Tensor", 0.3)])
 @pytest.mark.parametrize("jump", ["floor", "trunc", "round"])
 def test_half_floats_whose_quotients_are_nearly_whole_are_rounded_as_eager_does(
