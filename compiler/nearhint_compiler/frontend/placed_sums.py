@@ -19,6 +19,7 @@ from nearhint_compiler.frontend.emitter import Value
 from nearhint_compiler.frontend.lookups import PLACES, broadcast, from_the_end, named_dims
 from nearhint_compiler.frontend.loops import LOOKED_UP, Loops, Point, Read, Scattering
 from nearhint_compiler.frontend.pointwise import put_where
+from nearhint_compiler.ir import nodes as ir
 from nearhint_rules.expr import Expr, Int
 
 Rule: TypeAlias = Callable[[Call], Loops]
@@ -161,6 +162,33 @@ def _embedding_backward(call: Call) -> Loops:
     return replace(loops, scattering=Scattering("sum", (LOOKED_UP, rank)))
 
 
+def _histc(call: Call) -> Loops:
+    """How many elements lie in each of equal bins; what is outside of all, or NaN, is in none."""
+    call.bind(("self", "bins", "min", "max"), {"bins": Int(100), "min": Int(0), "max": Int(0)})
+    shape, dtype, bins = call.tensor("self").shape, call.out.dtype, call.integer("bins")
+    least, most = call.number("min"), call.number("max")
+    if least >= most or call.out.shape != (Int(bins),) or not shape:
+        raise Unlowerable("bins from the least element to the largest")
+    source, first, last = (call.operand(name, shape) for name in ("self", "min", "max"))
+    _check_dtypes(call, "sum", source)
+
+    def build(point: Point) -> Sequence[Value]:
+        e = point.emit
+        value, low, high = (each.at(point, dtype) for each in (source, first, last))
+        is_inside = e.op("and", e.op("ge", value, low), e.op("le", value, high))
+        behind = e.op("mul", e.op("sub", value, low), e.const(dtype, bins))
+        if dtype in ir.FLOATS:
+            place = e.op("div", behind, e.op("sub", high, low))
+        else:
+            place = e.op("truncdiv", behind, e.const(dtype, most - least))
+        inside = e.cast(e.op("where", is_inside, place, e.const(dtype, 0)), "i64")
+        named = e.op("min", inside, e.const("i64", bins - 1))
+        return (e.const(dtype, 0), e.cast(is_inside, dtype), named)
+
+    loops = call.loops(shape, frozenset(range(len(shape))), build)
+    return replace(loops, scattering=Scattering("sum", (LOOKED_UP,)))
+
+
 def _scattered(
     call: Call,
     scattering: Scattering,
@@ -197,6 +225,7 @@ def _check_dtypes(call: Call, kind: str, source: Operand) -> None:
 
 PLACED_SUMS: Mapping[str, Rule] = {
     "aten.embedding_dense_backward.default": _embedding_backward,
+    "aten.histc.default": _histc,
     "aten.index_add.default": _index_add,
     "aten.index_put.default": _index_put,
     "aten.scatter_add.default": _scatter_add,

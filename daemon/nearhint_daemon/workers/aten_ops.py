@@ -109,6 +109,7 @@ hardsigmoid default
 hardswish default
 hardtanh default
 heaviside default
+histc default
 huber_loss default
 hypot default
 index Tensor

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.unit.compiler.frontend.running import assert_lowering_is_right, check
 from tests.unit.compiler.frontend.test_lookups import drawn, places
+from tests.unit.workers.building import S0, node, tensor
 
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.pipeline import Lowered
+from nearhint_compiler.pipeline import Lowered, lower
+from nearhint_daemon.workers.interpreter import interpret
 from nearhint_rules import expr as ex
+from nearhint_rules import program as pr
 from nearhint_rules.plan import Launch, RunNodes
 
 Tensor = torch.Tensor
@@ -102,6 +107,14 @@ FROM_NOTHING: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda i: torch.zeros(13).index_put((i,), torch.ones(()) * 2, accumulate=True),
         (ROWS,),
     ),
+    "how many of each expert": (
+        lambda i: torch.histc(i.float(), bins=13, min=0, max=12),
+        (places(13, 40),),
+    ),
+    "a histogram, some outside of it": (
+        lambda x: torch.histc(x * 2, bins=10, min=-1.5, max=2),
+        (X,),
+    ),
     "gradients of an embedding": (
         lambda x, i: torch.ops.aten.embedding_dense_backward(x * 2, i, 13, 3, False),
         (drawn(4, 10, 24), places(13, 4, 10)),
@@ -170,7 +183,9 @@ def test_it_is_added_to_what_lies_in_memory(name: str) -> None:
     assert_lowering_is_right(lowered)
 
 
-@pytest.mark.parametrize("name", ["rows times weights", "counts", "at places of two dims"])
+@pytest.mark.parametrize(
+    "name", ["rows times weights", "counts", "at places of two dims", "how many of each expert"]
+)
 def test_where_torch_is_deterministic_they_are_the_model_s_own(name: str) -> None:
     function, arguments = FROM_NOTHING[name]
     torch.use_deterministic_algorithms(True)
@@ -201,6 +216,11 @@ OWN: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], str]] = {
     "without what there is": (
         lambda c, x, i: c.scatter_reduce(0, i, x * 2, "sum", include_self=False),
         (CODES, X, ELEMENTS),
+        "cpu",
+    ),
+    "a histogram from the least to the largest": (
+        lambda x: torch.histc(x * 2, bins=8),
+        (X,),
         "cpu",
     ),
     "a part of the rows": (
@@ -260,3 +280,21 @@ def test_the_sums_of_experts_are_added_one_after_the_other() -> None:
     assert len(formers(lowered)) == 1
     assert [type(step) for step in lowered.plan.steps if isinstance(step, RunNodes)] == []
     assert_lowering_is_right(lowered)
+
+
+@pytest.mark.parametrize("dtype", ["i32", "i64"])
+def test_a_gpu_counts_whole_numbers_as_they_are(dtype: str) -> None:
+    experts, counts = on_gpu(tensor(S0, dtype=dtype)), on_gpu(tensor(8, dtype=dtype))
+    nodes = (
+        node("neg.default", pr.Ref(0), makes=(experts,)),
+        node("histc.default", pr.Ref(1), ex.Int(8), ex.Int(0), ex.Int(7), makes=(counts,)),
+    )
+    program = pr.Program((pr.Symbol("s0", 1, 4096),), (experts,), nodes, (2,))
+    (found,) = lower(program, target_kind="cuda").kernels
+    numbers = np.arange(-11, 3)
+    (made,) = interpret(found.kernel, {"k0": 14}, [numbers, np.zeros(0)])
+    assert made.values.tolist() == np.bincount(-numbers[-10:-2], minlength=8).tolist()
+
+
+def on_gpu(kind: pr.TensorType) -> pr.TensorType:
+    return replace(kind, device="cuda")
