@@ -435,7 +435,7 @@ def _compare(
             moved = sensitivity_to_sums(kernel, sizes, reference, number, random)[position]
             with np.errstate(invalid="ignore"):
                 distance = np.abs(_as_float(dtype, found) - np.asarray(expected.values, float))
-                is_between = (moved > 0) & (moved + expected.allowed >= distance)
+                is_between = np.where(np.isinf(moved), 0.0, moved) + expected.allowed >= distance
             errors[bad[is_between[bad]]] = 0.0
             bad = np.flatnonzero(errors > 1)
         if bad.size:

@@ -262,6 +262,23 @@ def test_a_jump_from_a_sum_is_right_wherever_the_sum_would_be(tmp_path: Path) ->
     assert "elements are wrong" in verdict_on(kernel, wrong).problem
 
 
+def test_a_sum_that_leads_to_no_number_when_it_is_moved_excuses_nothing(tmp_path: Path) -> None:
+    """The root is of zero, a sum of whole numbers less what it is, and of less where that moves."""
+    kernel = parse_kernel("""
+        (kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+          (params (in f32) (out f32))
+          (body (load 0 p0) (floor f32 0) (const f32 0x41200000) (add f32 1 2) (reduce sum f32 3)
+            (iota k1) (cast f32 5) (mul f32 3 6) (sub f32 4 7) (abs f32 8) (neg f32 9)
+            (sqrt f32 10) (add f32 4 11) (store 1 p0 12)))
+    """)
+    right = CpuSubject(*compiled(default_source(kernel), tmp_path))
+    assert verdict_on(kernel, right).problem == ""
+    more = (ir.Const("f32", 0x41000000), ir.Op("add", "f32", (12, 13)), ir.Store(1, P0, 14))
+    beside = replace(kernel, body=(*kernel.body[:13], *more))
+    wrong = CpuSubject(*compiled(default_source(beside), tmp_path))
+    assert "elements are wrong" in verdict_on(kernel, wrong).problem
+
+
 @pytest.mark.parametrize(("op", "by"), [("div.Tensor", 0.1), ("mul.Tensor", 0.3)])
 @pytest.mark.parametrize("jump", ["floor", "trunc", "round"])
 def test_half_floats_whose_quotients_are_nearly_whole_are_rounded_as_eager_does(
