@@ -339,7 +339,7 @@ class Emitter:
     def scan(self, kind: str, operand: Value) -> Value:
         """A running reduction along the one reduction loop."""
         dtype = compute_dtype(operand.dtype)
-        if dtype not in ir.REDUCTIONS[kind] or operand.dtype in STORED_FLOATS:
+        if dtype not in ir.SCANS[kind] or operand.dtype in STORED_FLOATS:
             raise Unlowerable(f"scan {kind} of {operand.dtype}")
         return self.emit(ir.Scan(kind, dtype, operand.node), operand.dtype)
 

@@ -109,8 +109,7 @@ def _dtypes_fit(kernel: ir.Kernel) -> Iterator[str]:
                 if dtype not in allowed or dtypes[operand] != dtype:
                     yield f"node {position}: arg {kind} {dtype} of {dtypes[operand]}"
             case ir.Scan(kind, dtype, operand):
-                allowed = ir.REDUCTIONS[kind] if kind in ir.SCANS else ()
-                if dtype not in allowed or dtypes[operand] != dtype:
+                if dtype not in ir.SCANS.get(kind, ()) or dtypes[operand] != dtype:
                     yield f"node {position}: scan {kind} {dtype} of {dtypes[operand]}"
             case ir.Scatter(kind, dtype, param):
                 stored = kernel.params[param].dtype

@@ -161,8 +161,11 @@ REDUCTIONS: Mapping[str, tuple[str, ...]] = {
 
 ARGS = ("max", "min")
 """Kinds of `arg`; they compare in the dtypes of the reduction of that name."""
-SCANS = ("sum", "prod")
-"""Kinds of `scan`; they accumulate in the dtypes of the reduction of that name."""
+SCANS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sum", "prod", "max", "min"), _NUMBER),
+    "logaddexp": _FLOAT,
+}
+"""Kinds of `scan` and the dtypes that they accumulate in."""
 SCATTERS: Mapping[str, tuple[str, ...]] = dict.fromkeys(("sum", "max", "min"), _NUMBER)
 """Kinds of `scatter` and the dtypes that they accumulate in. Integer sums wrap."""
 
@@ -249,7 +252,7 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The reduction of `SCANS` over the elements up to this one along the reduction loop."""
+    """What a kind of `SCANS` makes of the elements up to this one along the reduction loop."""
 
     kind: str
     dtype: str

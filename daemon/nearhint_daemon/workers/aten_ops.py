@@ -69,6 +69,8 @@ copysign Tensor Scalar
 cos default
 cosh default
 count_nonzero default dim_IntList
+cummax default
+cummin default
 cumprod default
 cumsum default
 deg2rad default
@@ -136,6 +138,7 @@ log2 default
 log_sigmoid_forward default
 logaddexp default
 logaddexp2 default
+logcumsumexp default
 logical_and default
 logical_not default
 logical_or default

@@ -28,6 +28,7 @@ from nearhint_daemon.workers.magnitudes import magnitude
 from nearhint_daemon.workers.reference_ops import (
     NUMPY_DTYPES,
     OPERATIONS,
+    RUNNING,
     Array,
     cast,
     constant_value,
@@ -343,8 +344,7 @@ class _Run:
             case ir.Scan(kind, _, operand):
                 whole = self._along_reduction(values[operand])
                 (axis,) = self.reduction_axes
-                running = np.cumsum if kind == "sum" else np.cumprod
-                return np.asarray(running(whole, axis=axis, dtype=dtype))
+                return np.asarray(RUNNING[kind].accumulate(whole, axis=axis, dtype=dtype))
             case _:
                 raise AssertionError(node)
 
@@ -472,14 +472,14 @@ class _WithinRange(_Run):
         if isinstance(node, ir.Reduce):
             return np.asarray(reduced(node.kind, terms, self.reduction_axes))
         (axis,) = self.reduction_axes
-        return np.asarray((np.cumsum if node.kind == "sum" else np.cumprod)(terms, axis=axis))
+        return np.asarray(RUNNING[node.kind].accumulate(terms, axis=axis))
 
 
 def is_float_sum(node: ir.BodyNode) -> bool:
     """Whether the order of its terms shows in a node's last digits."""
     return (
         isinstance(node, ir.Reduce | ir.Scan | ir.Scatter)
-        and node.kind in ("sum", "prod")
+        and node.kind in ("sum", "prod", "logaddexp")
         and node.dtype in ir.FLOATS
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from nearhint_compiler.analysis.jumps import is_given
 from nearhint_compiler.ir import nodes as ir
-from nearhint_daemon.workers.reference_ops import Array, reduced
+from nearhint_daemon.workers.reference_ops import RUNNING, Array, reduced
 from nearhint_daemon.workers.tolerance import FACTOR, PRECISIONS, Arithmetic
 
 LARGEST_ERROR = 600.0
@@ -272,6 +272,15 @@ def _of_a_row(at: _Node) -> Array:
         case ir.Scan(_, _, operand) if _is_exact(at.values[operand]):
             behind = _along(at.scales[operand], at.axes, at.extents)
             return _anything(own, np.maximum.accumulate(behind, axis=at.axes[0]))
+        case ir.Scan("max" | "min", _, operand):
+            scale, gap = at.scales[operand], np.abs(at.values[operand] - at.value)
+            reached = np.where(gap > scale * at.arithmetic.relative, 0.0, scale)
+            return np.asarray(np.maximum(own, np.maximum.accumulate(reached, axis=at.axes[0])))
+        case ir.Scan("logaddexp", _, operand):
+            weighted = at.values[operand] + np.log(at.scales[operand])
+            behind = RUNNING["logaddexp"].accumulate(weighted, axis=at.axes[0])
+            # A term moves the logarithm by its share; a logarithm near 0 is of what is near 1.
+            return _passed_on(np.maximum(own, 1.0), 1.0 + np.exp(behind - at.value))
         case _:
             return own
 

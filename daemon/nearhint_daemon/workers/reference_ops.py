@@ -162,6 +162,16 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
 """One row an op of `ir.OPS` but `cast`; a test checks that none is missing."""
 
 
+RUNNING: Mapping[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "logaddexp": np.logaddexp,
+}
+"""What each kind of `ir.SCANS` makes of what is before an element and of the element."""
+
+
 def reduced(kind: str, value: Array, axes: tuple[int, ...]) -> Array:
     """A reduction along `axes`, which stay, with one element each."""
     if not axes:

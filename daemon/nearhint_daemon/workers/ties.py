@@ -64,10 +64,8 @@ def _keeps(node: ir.BodyNode, dtype: str, dtypes: Sequence[str]) -> bool:
             return (dtypes[operand], dtype) in _EXACT_CASTS
         case ir.Op(name, _, _):
             return name in _EXACT_OPS
-        case ir.Reduce(kind, _, _):
+        case ir.Reduce(kind, _, _) | ir.Scan(kind, _, _):
             return kind in _EXACT_REDUCTIONS
-        case ir.Scan():
-            return False
         case _:
             return True
 

@@ -271,15 +271,19 @@ def test_a_running_sum_is_kept_for_a_later_walk(level: str, tmp_path: Path) -> N
     run_all(native, distinct=5)
 
 
-@pytest.mark.parametrize("dtype", [*ir.FLOATS, *ir.INTEGERS])
-def test_running_sums_are_of_every_dtype(dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(kind, dtype) for kind, dtypes in ir.SCANS.items() for dtype in dtypes]
+)
+def test_running_reductions_are_of_every_dtype(kind: str, dtype: str, tmp_path: Path) -> None:
     row = ex.add(ex.mul(ex.symbol("p0"), ex.symbol("k1")), ex.symbol("r0"))
-    body = (ir.Load(0, row), ir.Scan("sum", dtype, 0), ir.Store(1, row, 1))
+    body = (ir.Load(0, row), ir.Scan(kind, dtype, 0), ir.Store(1, row, 1))
     params = (ir.Param("in", dtype), ir.Param("out", dtype))
     given = ir.Kernel(("k0", "k1"), (ex.symbol("k0"),), (ex.symbol("k1"),), params, body)
     for at in (MACHINE, PORTABLE):
-        native = compile_kernel(given, candidates(given, at)[0], tmp_path, at=at)
-        run_all(native, distinct=90, threads=(2,))
+        columns = parse_schedule(COLUMNS.format(axis=0, lanes=4, split=0))
+        for schedule in (candidates(given, at)[0], columns):
+            native = compile_kernel(given, schedule, tmp_path, at=at)
+            run_all(native, distinct=90, threads=(2,))
 
 
 @pytest.mark.parametrize("family", [ROWS, COLUMNS])

@@ -84,8 +84,9 @@ def test_a_part_starts_from_those_before_it_and_the_first_pass_stores_nothing() 
     assert second.count("tl.load(a0") == 1
 
 
-@pytest.mark.parametrize("kind", ir.SCANS)
-@pytest.mark.parametrize("dtype", [*ir.FLOATS, *ir.INTEGERS])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(kind, dtype) for kind, dtypes in ir.SCANS.items() for dtype in dtypes]
+)
 def test_every_scan_compiles_in_stages(kind: str, dtype: str, tmp_path: Path) -> None:
     k0, k1, p0, r0 = map(ex.symbol, ("k0", "k1", "p0", "r0"))
     at = ex.add(ex.mul(p0, k1), r0)

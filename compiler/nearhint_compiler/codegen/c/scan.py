@@ -1,41 +1,74 @@
-"""Running sums and products: primitives, and the state that a walk keeps for a `scan`.
+"""Running reductions: primitives, and the state that a walk keeps for a `scan`.
 
-f32 is added and multiplied in f64 and rounded to f32 at each element, as eager does on a CPU; f64
-and integers in their own dtype. The order of the operations: with lanes along a pointwise loop,
-one after another. With lanes along the row, the elements of a register of f64 (8, 4 or 2) are
-first combined with each other, in a tree: element i with the 1, then 2, then 4 before it; the
-total of all registers before is combined with each of them last.
+What rounds of f32 is made in f64 and rounded to f32 at each element, as eager does on a CPU;
+extrema, f64 and integers in their own dtype. The order of the operations: with lanes along a
+pointwise loop, one after another. With lanes along the row, the elements of a register (of sums and
+products of f32 one of f64: 8, 4 or 2) are first combined with each other, in a tree: element i with
+the 1, then 2, then 4 before it, logarithms of f32 in f32; the total of all registers before is
+combined with each of them last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from nearhint_compiler.codegen.c.body import Body, Part
 from nearhint_compiler.codegen.c.primitive import AVX2, AVX512, ELEMENTS, Row, Shape
 from nearhint_compiler.codegen.c.text import Writer
 from nearhint_compiler.ir import nodes as ir
-from nearhint_compiler.ir.nodes import FLOATS, INTEGERS
+from nearhint_compiler.ir.nodes import FLOATS
+from nearhint_rules.program import DTYPES
 
 _STEP = {"sum": "+", "prod": "*"}
-_NEUTRAL = {"sum": "0", "prod": "1"}
+_EXTREMA = ("max", "min")
 
 
-def _running(kind: str, shape: Shape) -> str:
+def _neutral(kind: str, dtype: str) -> str:
+    """What changes nothing, as a number."""
+    if kind in _STEP:
+        return {"sum": "0", "prod": "1"}[kind]
+    if dtype in FLOATS:
+        return "__builtin_inf()" if kind == "min" else "-__builtin_inf()"
+    if dtype == "u8":
+        return "0" if kind == "max" else "UINT8_MAX"
+    return f"INT{8 * DTYPES[dtype]}_{'MIN' if kind == 'max' else 'MAX'}"
+
+
+def _carried(kind: str, dtype: str) -> str:
+    """The dtype of what is before an element."""
+    return "f64" if dtype == "f32" and kind not in _EXTREMA else dtype
+
+
+def _combined(kind: str, left: str, right: str, dtype: str = "$T") -> str:
+    if kind in _STEP:
+        return f"{left} {_STEP[kind]} {right}"
+    return f"{kind}_{dtype}({left}, {right})"
+
+
+def _running(kind: str, dtype: str, shape: Shape) -> str:
     """A prefix in the register: log2(lanes) steps, then the carry from before."""
-    lanes, sign = shape.lanes, _STEP[kind]
+    lanes = shape.lanes
     steps = "".join(
-        f"    v = v {sign} SHUFFLE2($I, none, v, {_moved(lanes, bit)});\n"
+        f"    v = {_combined(kind, 'v', f'SHUFFLE2($I, none, v, {_moved(lanes, bit)})')};\n"
         for bit in (1, 2, 4, 8)
         if bit < lanes
     )
-    return (
+    head = (
         "/* Each element with all before it in v and in the carry. */\n"
-        f"static inline $V running_{kind}_$T($V v, $E *carry)\n{{\n"
-        f"    const $V none = splat_$T({_NEUTRAL[kind]});\n{steps}"
-        f"    const $E before = *carry;\n    *carry = before {sign} v[{lanes - 1}];\n"
-        f"    return v {sign} splat_$T(before);\n}}\n"
+        f"static inline $V running_{kind}_$T($V v, {ELEMENTS[_carried(kind, dtype)]} *carry)\n{{\n"
+        f"    const $V none = splat_$T({_neutral(kind, dtype)});\n{steps}"
+    )
+    if _carried(kind, dtype) != dtype:
+        wide = "__builtin_convertvector(v, vf64)"
+        return (
+            f"{head}    const vf64 x = {_combined(kind, wide, 'splat_f64(*carry)', 'f64')};\n"
+            f"    *carry = x[{lanes - 1}];\n    return __builtin_convertvector(x, $V);\n}}\n"
+        )
+    return (
+        f"{head}    v = {_combined(kind, 'v', 'splat_$T(*carry)')};\n"
+        f"    *carry = v[{lanes - 1}];\n    return v;\n}}\n"
     )
 
 
@@ -114,14 +147,15 @@ def _in_halves(kind: str, level: int, shape: Shape) -> str:
 
 def _step(kind: str, dtype: str) -> str:
     """One element a lane."""
-    if dtype != "f32":
+    if _carried(kind, dtype) == dtype:
         return (
             f"static inline $V step_{kind}_$T($V v, $V *carry)\n"
-            f"{{\n    return *carry = *carry {_STEP[kind]} v;\n}}\n"
+            f"{{\n    return *carry = {_combined(kind, '*carry', 'v')};\n}}\n"
         )
+    wide = "__builtin_convertvector(v, vf64)"
     return (
         f"static inline vf32 step_{kind}_f32(vf32 v, vf64 *carry)\n{{\n"
-        f"    *carry = *carry {_STEP[kind]} __builtin_convertvector(v, vf64);\n"
+        f"    *carry = {_combined(kind, '*carry', wide, 'f64')};\n"
         "    return __builtin_convertvector(*carry, vf32);\n}\n"
     )
 
@@ -138,20 +172,41 @@ def _step_in_halves(kind: str) -> str:
     )
 
 
-def _rows(kind: str) -> tuple[Row, ...]:
-    plain = tuple(dtype for dtype in (*FLOATS, *INTEGERS) if dtype != "f32")
+def _rows_in_halves(kind: str) -> tuple[Row, ...]:
+    """Of what is added and multiplied in f64."""
     f32 = ("f32",)
     return (
         Row(f"running_{kind}", lambda s: _in_halves(kind, AVX512, s), f32, AVX512, bits=(256, 512)),
         Row(f"running_{kind}", lambda s: _in_halves(kind, AVX2, s), f32, AVX2, bits=(128, 256)),
         Row(f"running_{kind}", _one_by_one(kind), f32),
-        Row(f"running_{kind}", lambda s: _running(kind, s), plain, needs=("splat $T",)),
         Row(f"step_{kind}", _step_in_halves(kind), f32, AVX512, bits=(512,)),
-        *(Row(f"step_{kind}", _step(kind, dtype), (dtype,)) for dtype in (*plain, "f32")),
     )
 
 
-SCAN_ROWS: tuple[Row, ...] = tuple(row for kind in ir.SCANS for row in _rows(kind))
+def _rows(kind: str, dtype: str) -> tuple[Row, Row]:
+    carried = _carried(kind, dtype)
+    needs = () if kind in _STEP else (f"{kind} $T", f"{kind} {carried}")
+    splats = ("splat $T", f"splat {carried}")
+    return (
+        Row(f"running_{kind}", partial(_running, kind, dtype), (dtype,), needs=(*needs, *splats)),
+        Row(f"step_{kind}", _step(kind, dtype), (dtype,), needs=needs),
+    )
+
+
+_LOGADDEXP = Row(
+    "logaddexp",
+    "static inline $V logaddexp_$T($V a, $V b)\n{\n"
+    "    const $I same = a == b;\n    const $V less = exp_$T(-abs_$T(a - b));\n"
+    "    const $V more = ($V)((same & ($I)splat_$T(1)) | (~same & ($I)less));\n"
+    "    return max_$T(a, b) + log1p_$T(more);\n}\n",
+    FLOATS,
+    needs=tuple(f"{name} $T" for name in ("splat", "exp", "abs", "max", "log1p")),
+)
+SCAN_ROWS: tuple[Row, ...] = (
+    _LOGADDEXP,
+    *(row for kind in _STEP for row in _rows_in_halves(kind)),
+    *(row for kind, dtypes in ir.SCANS.items() for dtype in dtypes for row in _rows(kind, dtype)),
+)
 
 
 def is_scanning(kernel: ir.Kernel) -> bool:
@@ -165,11 +220,11 @@ def declare_carries(writer: Writer, body: Body, positions: Sequence[int], part: 
         node = body.kernel.body[position]
         if not isinstance(node, ir.Scan):
             continue
-        wide = "f64" if node.dtype == "f32" else node.dtype
+        wide, neutral = _carried(node.kind, node.dtype), _neutral(node.kind, node.dtype)
         if body.lane.startswith("r"):
-            writer.line(f"{ELEMENTS[wide]} carry{position} = {_NEUTRAL[node.kind]};")
+            writer.line(f"{ELEMENTS[wide]} carry{position} = {neutral};")
             continue
-        start = f"{body.prelude.use('splat', wide)}({_NEUTRAL[node.kind]})"
+        start = f"{body.prelude.use('splat', wide)}({neutral})"
         for copy in range(body.copies(position, part)):
             writer.line(f"v{wide} carry{position}_{copy} = {start};")
 

@@ -162,8 +162,9 @@ COMBINE: Mapping[str, str] = {
     "min": "_combine_min",
     "any": "_combine_any",
     "all": "_combine_all",
+    "logaddexp": "_combine_logaddexp",
 }
-"""The two-argument function of each reduction."""
+"""The two-argument function of each reduction and scan."""
 
 
 def combine_name(kind: str, dtype: str) -> str:
@@ -213,13 +214,14 @@ def _later_arg_helper(kind: str, *, has_nan: bool) -> tuple[str, ...]:
     )
 
 
+_SCANNED = [(kind, dtype) for kind, dtypes in ir.SCANS.items() for dtype in dtypes]
 _BEFORE: Mapping[str, tuple[str, ...]] = {
     f"_before{name}": (
         f"def _before{name}(a, b, a_2, b_2):",
         "    # All but the last of what is combined, and the last.",
         f"    return {name}({name}(a, b), a_2), b_2",
     )
-    for name in map(COMBINE.__getitem__, ir.SCANS)
+    for name in dict.fromkeys(combine_name(*each) for each in _SCANNED)
 }
 
 
@@ -334,6 +336,11 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     ),
     "_combine_any": ("def _combine_any(a, b):", "    return a | b"),
     "_combine_all": ("def _combine_all(a, b):", "    return a & b"),
+    "_combine_logaddexp": (
+        "def _combine_logaddexp(a, b):",
+        "    more = tl.where(a == b, 1.0, tl.exp(tl.abs(a - b) * -1.0))",
+        f"    return tl.maximum(a, b, {KEEPS_NAN}) + libdevice.log1p(more)",
+    ),
     **_BEFORE,
     "_to_f8e4m3fn": (
         "def _to_f8e4m3fn(x):",

@@ -149,6 +149,7 @@ NEUTRAL: Mapping[tuple[str, bool], str] = {
     ("prod", False): "1",
     ("max", True): 'float("-inf")',
     ("min", True): 'float("inf")',
+    ("logaddexp", True): 'float("-inf")',
 }
 """(reduction, is float) -> the value that masked lanes and accumulators start from."""
 

@@ -64,6 +64,12 @@ SCANS: dict[str, Function] = {
     "of a product": lambda x: (x * 2).cumsum(1) + 1,
     "twice": lambda x: x.cumsum(1).cumsum(1),
     "normalised": lambda x: x.cumsum(1) / x.sum(1, keepdim=True),
+    "maximum": lambda x: x.cummax(1),
+    "minimum of the middle": lambda x: x.cummin(1),
+    "place of the maximum": lambda x: x.cummax(0).indices,
+    "below the maximum": lambda x: x / x.cummax(-1).values - 1,
+    "logarithm of sums": lambda x: x.logcumsumexp(-1),
+    "from behind": lambda x: x.flip(0).logcumsumexp(0).flip(0),
 }
 
 
