@@ -70,7 +70,7 @@ APPLIED_SWEEPS: tuple[Sweep, ...] = (
           ((256, 255, 128), (509, 500, 64), (12, 2003, 130)), _BF16, prepare=of.pairs_there),
     Sweep("zero_points_i4", of.zero_points_i4, first.two_matrices, _MIDDLE,
           ((6007, 4096), (70_001, 320), (50, 5120)), _BF16, prepare=of.weight_and_error,
-          rounding=17),
+          rounding=17, unit=of.GROUP),
     Sweep("aligned_step", of.aligned_step, of.diagonals_and_table, (2040, 160),
           ((30_011, 150), (4001, 1021), (61, 30_011)), prepare=of.letters_and_scores,
           read_in_part=True, beside=lambda *_: (of.LETTERS,)),

@@ -129,6 +129,7 @@ leaky_relu default
 lerp Scalar Tensor
 lift_fresh default
 lift_fresh_copy default
+linalg_cross default
 linalg_vector_norm default
 linspace default
 log default
