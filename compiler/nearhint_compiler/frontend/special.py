@@ -39,6 +39,21 @@ _ACOSH = (
 the root is below 1 where the result is."""
 _LOG_2 = (0.693359375, -2.12194440e-4)
 """The first part has nine bits: with any exponent it is exact (W. J. Cody and W. Waite, 1980)."""
+_LGAMMA = (
+    0.42278433509846713, -0.10031727463565486, 0.03296498784241912, -0.012384943218388256,
+    0.004998996088804245, -0.0021022424319810575, 0.0009125944839177137, -0.0004251541309955558,
+    0.0001917396866859988, -5.283973561217694e-05, 2.3881607269246455e-05,
+    -3.85804751925309e-05, 1.8091513104471092e-05,
+)  # fmt: skip
+"""lgamma(2 + x) / (x * (1 + x)) by powers of x, for magnitudes up to 1: to 2^-27."""
+_STIRLING = (0.08333331256291478, -0.0027743867241490578, 0.0007085910531350363)
+"""x * (lgamma(x) - (x - 1/2) * (log(x) - 1) - log(2 pi / e) / 2) by powers of 1 / x^2, for x from 3
+on: lgamma(x) to 2^-26."""
+_SINE = (
+    0.999999995698809, -1.6449332063351194, 0.8117148426658763, -0.19044175272048114,
+    0.02471864459807641,
+)  # fmt: skip
+"""sin(pi x) / (pi x) by powers of x^2, for x up to 1/2: to 2^-27."""
 _BEYOND = 89.5
 """Magnitudes from it on have infinite hyperbolic functions in f32."""
 
@@ -242,6 +257,36 @@ def _atanh(e: Emitter, x: Value) -> Value:
     return as_odd(e, x, e.op("mul", e.const(x.dtype, 0.5), found))
 
 
+def _lgamma(e: Emitter, x: Value) -> Value:
+    """A polynomial about 1 and 2, where it is zero, and Stirling's series beyond 3; of numbers
+    below 1 and of negative ones by those a step above and turned round (what
+    Gamma(1 - x) * Gamma(x) * sin(pi x) comes to is pi).
+    """
+    if x.dtype == "f64":
+        raise Unlowerable("a gamma function of f64")
+    one, magnitude = e.const(x.dtype, 1), e.op("abs", x)
+    is_negative = e.op("lt", x, e.const(x.dtype, 0))
+    turned = e.op("where", is_negative, e.op("add", one, magnitude), x)
+    logarithm, is_short = e.op("log", turned), e.op("lt", turned, one)
+    above = e.op("where", is_short, turned, e.op("sub", turned, one))
+    centred = e.op("sub", above, one)
+    near = e.op("mul", e.op("mul", above, centred), fused(e, centred, _LGAMMA))
+    near = e.op("where", is_short, e.op("sub", near, logarithm), near)
+    inverse = e.op("div", one, turned)
+    tail = e.op("mul", inverse, fused(e, e.op("mul", inverse, inverse), _STIRLING))
+    tail = e.op("add", tail, e.const(x.dtype, 0.5 * math.log(2 * math.pi / math.e)))
+    less = e.op("sub", logarithm, one)
+    far = e.op("fma", e.op("sub", turned, e.const(x.dtype, 0.5)), less, tail)
+    found = e.op("where", e.op("lt", turned, e.const(x.dtype, 3)), near, far)
+    part = e.op("sub", magnitude, e.op("floor", magnitude))
+    part = e.op("min", part, e.op("sub", one, part))
+    sine = e.op("mul", part, fused(e, e.op("mul", part, part), _SINE))
+    below = e.op("neg", e.op("add", e.op("log", sine), found))
+    is_between = e.op("gt", part, e.const(x.dtype, 0))
+    below = e.op("where", is_between, below, e.const(x.dtype, math.inf))
+    return e.op("where", is_negative, below, found)
+
+
 SPECIAL: Mapping[str, Rule] = {
     "aten.heaviside.default": elementwise(_heaviside, "self values"),
     "aten.fmax.default": elementwise(_ignoring_nan("max"), "self other"),
@@ -266,4 +311,5 @@ SPECIAL: Mapping[str, Rule] = {
     "aten.asinh.default": elementwise(_asinh, "self"),
     "aten.acosh.default": elementwise(_acosh, "self"),
     "aten.atanh.default": elementwise(_atanh, "self"),
+    "aten.lgamma.default": elementwise(_lgamma, "self"),
 }

@@ -34,7 +34,7 @@ HEAVY = frozenset(
         "gelu", "silu", "elu", "softplus", "pow", "mish", "log_sigmoid_forward", "glu",
         "tan", "atan", "atan2", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "sinc",
         "special_entr", "special_xlog1py", "logaddexp2", "binary_cross_entropy_with_logits",
-        "soft_margin_loss",
+        "soft_margin_loss", "lgamma",
     )
 )  # fmt: skip
 """Ops that cost more than the memory traffic that recomputing them saves."""

@@ -127,6 +127,7 @@ ldexp Tensor
 le Tensor Scalar
 leaky_relu default
 lerp Scalar Tensor
+lgamma default
 lift_fresh default
 lift_fresh_copy default
 linalg_cross default

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.unit.compiler.frontend.building import S0, Builder, tensor
 from tests.unit.compiler.native import (
     MACHINE,
@@ -38,6 +39,7 @@ AROUND = (2**-126, 1e-4, 0.0625, 0.3, 0.5, 0.625, 0.92, 1.0, 2.0, 3.8325066, 4.0
 
 Exact = Callable[[Array], Array]
 _erf: Any = np.frompyfunc(math.erf, 1, 1)
+_lgamma: Any = np.frompyfunc(math.lgamma, 1, 1)
 
 
 def erf(x: Array) -> Array:
@@ -169,6 +171,42 @@ def test_composed_functions_are_accurate(op: str, level: str, lanes: int, tmp_pa
     with np.errstate(all="ignore"):
         exact = exact_of(x.astype(np.float64))
     assert_within(bar, got, exact, x)
+
+
+def lgamma(x: Array) -> Array:
+    """That of whole numbers below 1 is infinite."""
+    is_pole = (x <= 0) & (x == np.floor(x))
+    with np.errstate(over="ignore"):
+        found: Array = _lgamma(np.where(is_pole, 1.0, x)).astype(np.float64)
+    return np.where(is_pole, np.inf, found)
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS_OF_LEVELS)
+def test_the_logarithm_of_gamma_is_accurate(level: str, lanes: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    drawn = np.concatenate([random.uniform(-size, size, 50_000) for size in (1.0, 4.0, 40.0)])
+    x = np.concatenate([arguments()[::4], drawn.astype(np.float32), np.arange(-9, 9)])
+    x = x.astype(np.float32)
+    got = np.zeros_like(x)
+    lowered("lgamma", 1, level, lanes, tmp_path).run((x.size,), [x, got])
+    exact = lgamma(x.astype(np.float64))
+    is_above = x >= 0
+    assert_within(4.5, got[is_above], exact[is_above], x[is_above])
+    # Below zero it is a difference, of what is as large as its larger part.
+    below, size = got[~is_above], np.abs(x[~is_above].astype(np.float64))
+    away = np.abs(below - exact[~is_above])
+    parts = np.maximum(np.abs(lgamma(1 + size)), np.abs(exact[~is_above]))
+    unit = 2.0**-23 * np.maximum(parts, 1.0)
+    is_same = below == exact[~is_above].astype(np.float32)
+    assert (is_same | (away <= 4.0 * unit)).all()
+
+
+def test_the_logarithm_of_gamma_is_eagers_where_it_is_special(tmp_path: Path) -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, 2.0, -3.0, -1e-38, 4e36], np.float32)
+    got = np.zeros_like(x)
+    lowered("lgamma", 1, "machine", 4, tmp_path).run((x.size,), [x, got])
+    expected = torch.lgamma(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(got, expected, rtol=3e-7)
 
 
 def couples() -> tuple[Array, Array]:
