@@ -109,6 +109,8 @@ CASES = [
     *chains_of_rows("row_cumsum_f32", (5, 261), (1, 1), (3, 16), (2, 48)),
     *chains_of_rows("row_cumsum_f32", (3, 64), special=True),
     *chains_of_rows("row_cumprod_f64", (3, 141)),
+    *chains_of_rows("row_logcumsumexp_f32", (3, 141)),
+    *chains_of_rows("row_logcumsumexp_f32", (3, 64), special=True),
     *chains_of_rows("column_cumprod_i64", (5, 29)),
     *chains_of_rows("row_cumsum_bf16", (3, 205)),
     *chains_of_rows("weighted_middle_scans_bf16", (3, 5, 31)),
