@@ -106,7 +106,13 @@ def count_value(e: Emitter, dtype: str, count: Expr) -> Value:
 
 def mean_of(e: Emitter, x: Value, count: Expr) -> Value:
     """The mean over the reduction space."""
-    return e.op("div", e.reduce("sum", x), count_value(e, x.dtype, count))
+    return _shared(e, e.reduce("sum", x), count)
+
+
+def _shared(e: Emitter, total: Value, count: Expr) -> Value:
+    if total.dtype not in dtypes.FLOATS:
+        raise Unlowerable("a mean of integers")
+    return e.op("div", total, count_value(e, total.dtype, count))
 
 
 def variance_of(e: Emitter, x: Value, count: Expr, correction: int) -> tuple[Value, Value]:
@@ -122,9 +128,9 @@ def _simple(kind: str) -> Body:
     return lambda e, x, count: (e.reduce(kind, x),)
 
 
-def _sum(names: str) -> Rule:
-    """The rule of a sum; one of few elements is otherwise written out."""
-    whole = reduction(_simple("sum"), names)
+def _of_few(names: str, made_of: Callable[[Emitter, Value, Expr], Value]) -> Rule:
+    """The rule of what is made of a sum; of one of few elements it is otherwise written out."""
+    whole = reduction(lambda e, x, count: (made_of(e, e.reduce("sum", x), count),), names)
 
     def rule(call: Call) -> Loops:
         loops = whole(call)
@@ -135,13 +141,17 @@ def _sum(names: str) -> Rule:
         if not 1 < counts[0].value <= TERM_LIMIT:
             return loops
         (axis,) = loops.axes
-        return replace(loops, otherwise=_written_out(call, axis, counts[0].value))
+        return replace(loops, otherwise=_written_out(call, axis, counts[0].value, made_of))
 
     return rule
 
 
-def _written_out(call: Call, axis: int, count: int) -> Loops:
-    """A sum over one dim as a loop over its result, which reads `count` operands at each point."""
+def _written_out(
+    call: Call, axis: int, count: int, made_of: Callable[[Emitter, Value, Expr], Value]
+) -> Loops:
+    """What is made of a sum over one dim, as a loop over it, which reads `count` operands at each
+    point.
+    """
     shape, dtype = call.tensor("self").shape, call.out.dtype
     rest = [dim for dim in range(len(shape)) if len(call.out.shape) == len(shape) or dim != axis]
     dims = tuple(
@@ -155,14 +165,14 @@ def _written_out(call: Call, axis: int, count: int) -> Loops:
 
     def build(point: Point) -> tuple[Value]:
         e = point.emit
-        return (reduce(partial(e.op, "add"), [e.cast(point.read(n), dtype) for n in range(count)]),)
+        terms = [e.cast(point.read(place), dtype) for place in range(count)]
+        total = reduce(partial(e.op, "add"), terms)
+        return (made_of(e, total, Int(count)),)
 
     return call.pointwise(build)
 
 
 def _mean(e: Emitter, x: Value, count: Expr) -> Sequence[Value]:
-    if x.dtype not in dtypes.FLOATS:
-        raise Unlowerable("a mean of integers")
     return (mean_of(e, x, count),)
 
 
@@ -284,7 +294,7 @@ _DIMS = "self dim keepdim"
 
 REDUCTIONS: Mapping[str, Rule] = {
     "aten.sum.default": reduction(_simple("sum"), "self dtype"),
-    "aten.sum.dim_IntList": _sum("self dim keepdim dtype"),
+    "aten.sum.dim_IntList": _of_few("self dim keepdim dtype", lambda e, total, count: total),
     "aten.nansum.default": reduction(_nansum, "self dim keepdim dtype", dim=None),
     "aten.count_nonzero.default": reduction(_count, "self dim", "own", dim=None),
     "aten.count_nonzero.dim_IntList": reduction(_count, "self dim", "own"),
@@ -294,7 +304,7 @@ REDUCTIONS: Mapping[str, Rule] = {
     "aten.norm.ScalarOpt_dim": reduction(_vector_norm, "self ord dim keepdim"),
     "aten.aminmax.default": reduction(_min_max, "self dim keepdim", outputs=2),
     "aten.mean.default": reduction(_mean, "self dtype"),
-    "aten.mean.dim": reduction(_mean, "self dim keepdim dtype"),
+    "aten.mean.dim": _of_few("self dim keepdim dtype", _shared),
     "aten.prod.default": reduction(_simple("prod"), "self dtype"),
     "aten.prod.dim_int": reduction(_simple("prod"), "self dim keepdim dtype"),
     "aten.amax.default": reduction(_simple("max"), _DIMS, dim=()),

@@ -122,6 +122,11 @@ def test_a_sum_that_is_written_out_is_of_its_dim(keepdim: bool, dtype: torch.dty
     check(lambda x: x.sum(-1).softmax(0), drawn(50, 7, 2), dynamic=False)
 
 
+def test_a_mean_of_few_elements_is_written_out_too() -> None:
+    lowered = check(lambda x: x.mean(1).softmax(-1), drawn(5, 3, 40), dynamic=False)
+    assert len(launched_nodes(lowered)) == 1
+
+
 def test_a_sum_of_few_heavy_elements_stays_a_reduction() -> None:
     lowered = check(
         lambda x: torch.erf(torch.sin(x)).sum(1).softmax(-1), drawn(5, 3, 40), dynamic=False
