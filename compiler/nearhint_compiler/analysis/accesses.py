@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nearhint_rules import expr as ex
@@ -54,32 +54,57 @@ class Clamped:
 
 
 def clamped(index: Expr, variable: str) -> Clamped | None:
-    """`index` in this form where it is contiguous along `variable` but for minima and maxima."""
+    """`index` in this form where it is contiguous along `variable` but for minima and maxima.
+
+    >>> p, k = ex.symbol("p"), ex.symbol("k")
+    >>> found = clamped(ex.minimum(k, ex.add(ex.maximum(ex.add(p, -2), 0), 1)), "p")
+    >>> [ex.to_text(part) for part in (found.first, found.low, found.high)]
+    ['(+ p -1)', '(min 1 k)', 'k']
+    """
+    split = _split(index, variable)
+    if split is None:
+        return None
+    base, moving = split
+    found = _bounded(moving, variable)
+    return None if found is None else replace(found, base=base)
+
+
+def _split(index: Expr, variable: str) -> tuple[Expr, Expr] | None:
+    """What stays along `variable`, and the one term that moves."""
     terms = index.terms if isinstance(index, ex.Add) else (index,)
     moving = [term for term in terms if variable in ex.symbols_of(term)]
     if len(moving) != 1:
         return None
-    (inner,) = moving
-    low: Expr | None = None
-    high: Expr | None = None
-    while isinstance(inner, ex.Min | ex.Max):
-        along = [arg for arg in inner.args if variable in ex.symbols_of(arg)]
-        bounds = [arg for arg in inner.args if variable not in ex.symbols_of(arg)]
-        if len(along) != 1 or not bounds:
+    return ex.add(*(term for term in terms if term not in moving), 0), moving[0]
+
+
+def _bounded(index: Expr, variable: str) -> Clamped | None:
+    """An index between bounds of which the lower one is no larger, whatever is taken of it."""
+    if access(index, variable).is_contiguous:
+        return Clamped(ex.ZERO, index, None, None)
+    if isinstance(index, ex.Min | ex.Max):
+        along = [arg for arg in index.args if variable in ex.symbols_of(arg)]
+        bounds = [arg for arg in index.args if variable not in ex.symbols_of(arg)]
+        inner = _bounded(along[0], variable) if len(along) == 1 and bounds else None
+        if inner is None:
             return None
-        if (high if isinstance(inner, ex.Min) else low) is not None:
-            return None  # a bound within a bound: which of them wins is not told here
-        # Where bounds cross, the outer one wins.
-        if isinstance(inner, ex.Min):
-            high = ex.minimum(*bounds)
-            high = high if low is None else ex.maximum(low, high)
-        else:
-            low = ex.maximum(*bounds)
-            low = low if high is None else ex.minimum(low, high)
-        (inner,) = along
-    if not access(inner, variable).is_contiguous:
+        nearest = ex.minimum if isinstance(index, ex.Min) else ex.maximum
+        bound = nearest(*bounds)
+        low, high = (
+            None if each is None else nearest(each, bound) for each in (inner.low, inner.high)
+        )
+        if isinstance(index, ex.Min):
+            return replace(inner, low=low, high=bound if high is None else high)
+        return replace(inner, low=bound if low is None else low, high=high)
+    split = _split(index, variable)
+    if split is None or split[1] == index:
         return None
-    return Clamped(ex.add(*(term for term in terms if term not in moving), 0), inner, low, high)
+    more, moving = split
+    inner = _bounded(moving, variable)
+    if inner is None:
+        return None
+    low, high = (None if each is None else ex.add(each, more) for each in (inner.low, inner.high))
+    return Clamped(ex.ZERO, ex.add(inner.first, more), low, high)
 
 
 @lru_cache(maxsize=REMEMBERED)

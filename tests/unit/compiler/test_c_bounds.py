@@ -11,7 +11,7 @@ from tests.unit.compiler.native import MACHINE, PORTABLE, check, compile_kernel,
 
 from nearhint_compiler.codegen import generate
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import parse_schedule
+from nearhint_compiler.schedule import candidates, parse_schedule
 
 AVX2 = target(("avx2", "f16c", "fma"))
 LEVELS = {"machine": MACHINE, "avx2": AVX2, "portable": PORTABLE}
@@ -66,6 +66,18 @@ BETWEEN = """
     (store 2 (+ (* k1 p0) p1) 10)))
 """
 """What pads reads, the upper bound first or the lower one, and comparisons with numbers."""
+BETWEEN_TWICE = """
+(kernel (symbols k0 k1 k2)
+  (pointwise k0 k1)
+  (reduction)
+  (params (in f32) (out f32))
+  (body
+    (load 0 (+ (* k2 p0) (min (+ k2 -1) (+ (max 0 (min (+ k2 -1) (+ p1 -2))) 1))))
+    (load 0 (+ (* k2 p0) (max 0 (min (+ k2 -1) (+ (max 0 (min (+ k2 -1) (+ p1 -2))) -2)))))
+    (sub f32 0 1)
+    (store 1 (+ (* k1 p0) p1) 2)))
+"""
+"""What is read of neighbours of what a pad repeats, in one that is repeated itself."""
 TRIANGLES = """
 (kernel (symbols k0 k1)
   (pointwise k0 k1)
@@ -132,6 +144,22 @@ def test_bounds_in_either_order_are_loaded_in_vectors(
     random = np.random.default_rng(0)
     count = dims[0] * dims[2]
     check(native, dims, [random.normal(size=count).astype(np.float32) for _ in range(2)])
+
+
+@pytest.mark.parametrize(("level", "lanes"), WIDTHS)
+@pytest.mark.parametrize("dims", [(1, 7, 1), (3, 90, 84), (2, 45, 40), (4, 9, 5)])
+def test_bounds_within_bounds_are_loaded_in_vectors(
+    level: str, lanes: int, dims: tuple[int, ...], tmp_path: Path
+) -> None:
+    given = parse_kernel(BETWEEN_TWICE)
+    schedule = candidates(given, MACHINE, dict(zip(given.symbols, dims, strict=True)))[0]
+    assert schedule.get("axis", 0) == 1
+    schedule = parse_schedule(f"cpu.pointwise axis=1 lanes={lanes} unroll=2 block=1024")
+    source = generate(given, schedule, LEVELS[level]).source
+    assert source.count("= load_within_f32(") == 2 * (2 + 1 + 1)
+    native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+    x = np.random.default_rng(0).normal(size=dims[0] * dims[2]).astype(np.float32)
+    check(native, dims, [x])
 
 
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS)
