@@ -51,6 +51,13 @@ MIXED = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
     (store 3 (+ (* k1 p0) r0) 9)))"""
 
 
+NUMBERED = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+  (params (in bf16) (in f32) (in i64) (out f32))
+  (body (load 0 (+ (* k1 p0) r0)) (cast f32 0) (load 1 r0) (load 2 r0) (cast f32 3)
+    (sub f32 1 2) (mul f32 5 4) (reduce sum f32 6) (store 3 p0 7)))"""
+"""Columns that share weights in elements of four bytes, and numbers of eight."""
+
+
 WIDE_PIECES = f"cuda.persistent x=1 r=128 warps=1 {WORDS} words=1 pieces=3"
 
 
@@ -157,6 +164,13 @@ def test_elements_of_two_and_of_four_bytes_are_read_so_each_in_words_of_its_own(
         parse_kernel(MIXED), parse_schedule(WALKED.replace(" group=8", "")), TARGET
     ).source
     assert in_phase(source) == [("8x4", "a1"), ("8x2", "a2")]
+
+
+def test_elements_of_eight_bytes_beside_them_are_loaded_one_by_one(tmp_path: Path) -> None:
+    schedule = parse_schedule(WALKED.replace(" group=8", ""))
+    made = generate(parse_kernel(NUMBERED), schedule, TARGET)
+    assert in_phase(made.source) == [("8x4", "a1")]
+    cubin.compile_cubin(made, TARGET, scratch=tmp_path)
 
 
 @pytest.mark.parametrize(
