@@ -1,4 +1,4 @@
-"""The second set of functions, and the fifth to the tenth: each is right, and few Kernels."""
+"""The second set of functions, and the fifth to the eleventh: each is right, and few Kernels."""
 
 from __future__ import annotations
 
@@ -49,6 +49,24 @@ KERNELS = {
     "attended_neighbours": 2,
     "rolling": 2,
     "ctc_step": 2,
+    "pair_interactions": 3,
+    "symmetric_contrast": 3,
+    "deltas_of_features": 2,
+    "seasonal_residuals": 2,
+    "balanced_colours": 3,
+    "edges": 2,
+    "box_means": 3,
+    "points_and_normals": 2,
+    "rays_composed": 3,
+    "chamfer": 5,
+    "lennard_jones": 3,
+    "mixture_shares": 3,
+    "count_losses": 2,
+    "ensemble_scores": 2,
+    "advantages": 3,
+    "survival_losses": 2,
+    "triangle_sides": 3,
+    "zero_points_i4": 3,
 }
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
 so are weights, and what is heavy of all rows; what is needed of a row is known when it was read.
@@ -73,7 +91,16 @@ ROUNDED = {"nvfp4"}
     "sweep",
     [
         sweep
-        for name in ("others", "strided", "served", "mixed", "trained", "deployed", "composed")
+        for name in (
+            "others",
+            "strided",
+            "served",
+            "mixed",
+            "trained",
+            "deployed",
+            "composed",
+            "applied",
+        )
         for sweep in sweeps_of("a", name)
     ],
     ids=lambda sweep: sweep.title,
