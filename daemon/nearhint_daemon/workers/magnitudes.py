@@ -278,6 +278,7 @@ def _of_a_row(at: _Node) -> Array:
             return np.asarray(np.maximum(own, np.maximum.accumulate(reached, axis=at.axes[0])))
         case ir.Scan("logaddexp", _, operand):
             weighted = at.values[operand] + np.log(at.scales[operand])
+            weighted = _along(np.asarray(weighted), at.axes, at.extents)
             behind = RUNNING["logaddexp"].accumulate(weighted, axis=at.axes[0])
             # A term moves the logarithm by its share; a logarithm near 0 is of what is near 1.
             return _passed_on(np.maximum(own, 1.0), 1.0 + np.exp(behind - at.value))

@@ -9,7 +9,11 @@ import pytest
 import torch
 from tests.unit.compiler.frontend.building import S0, S1, Builder, tensor
 from tests.unit.compiler.frontend.drawing import awkward, drawn
-from tests.unit.compiler.frontend.running import check, launched_nodes
+from tests.unit.compiler.frontend.running import (
+    assert_lowering_is_right,
+    check,
+    launched_nodes,
+)
 from torch import Tensor
 from torch.nn import functional
 
@@ -84,6 +88,13 @@ def test_running_reductions(name: str, kind: str) -> None:
     }[kind]
     lowered = check(SCANS[name], x)
     assert any(isinstance(node, ir.Scan) for node in bodies(lowered))
+
+
+@pytest.mark.parametrize("name", ["logcumsumexp", "cumsum", "cummax"])
+def test_what_is_the_same_along_a_scan_is_found_right(name: str) -> None:
+    lowered = check(lambda x: getattr(x[:1].expand_as(x), name)(0), drawn(70))
+    assert any(isinstance(node, ir.Scan) for node in bodies(lowered))
+    assert_lowering_is_right(lowered)
 
 
 def test_a_scan_over_one_element_is_no_scan() -> None:
