@@ -1,4 +1,4 @@
-"""Functions that add up where data says, on a real daemon: tuned and served, or eager's error."""
+"""Functions that read or add up where data says, on a real daemon: served, or eager's error."""
 
 from __future__ import annotations
 
@@ -76,6 +76,35 @@ def test_sums_at_places_are_tuned_and_served(
             for rows in (40, 700, 33, 41, 650):
                 given = inputs(rows)
                 torch.testing.assert_close(call(*given), function(*given))
+    assert counters.seen()["captures"] == captures
+    assert not [launch.reason for each in reports for launch in each.launches if not launch.tier]
+
+
+def chances(logits: Tensor, labels: Tensor) -> Tensor:
+    return torch.log_softmax(logits, -1).gather(-1, labels[:, None]).squeeze(-1).exp()
+
+
+def test_sizes_that_are_marked_one_by_one_are_served() -> None:
+    """torch guards that there are no more labels than rows, and no more: there may be fewer."""
+    call = torch.compile(chances, backend="nearhint")
+
+    def marked(rows: int, labels: int) -> tuple[Tensor, Tensor]:
+        given = torch.randn(rows, 300), torch.randint(0, 300, (labels,))
+        for tensor in given:
+            torch._dynamo.mark_dynamic(tensor, 0)
+        return given
+
+    with torch.no_grad():
+        for rows in (40, 700):
+            call(*marked(rows, rows))
+        report = nearhint.settle(timeout_s=SETTLE_S)
+        assert report.settled, report
+        assert report.at_t2
+        captures = counters.seen()["captures"]
+        with watch() as reports:
+            for rows, labels in ((40, 40), (700, 700), (640, 33), (41, 40)):
+                given = marked(rows, labels)
+                torch.testing.assert_close(call(*given), chances(*given))
     assert counters.seen()["captures"] == captures
     assert not [launch.reason for each in reports for launch in each.launches if not launch.tier]
 
