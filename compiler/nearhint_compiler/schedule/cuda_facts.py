@@ -504,7 +504,7 @@ def _tile(kernel: ir.Kernel, sizes: Mapping[str, int], found: Sequence[Access]) 
             place += 1
         cuts |= 1 << (place - 1)
     inner = [f"p{each}" for each in range(place, len(kernel.pointwise))]
-    if not any(is_turned(access, inner) for access in found):
+    if not (kernel.reduction or any(is_turned(access, inner) for access in found)):
         return None
     extents = tuple(ex.evaluate(axis.extent, sizes) for axis in axes)
     return Tile(cuts, extents, tuple(axis.score for axis in axes))

@@ -369,16 +369,11 @@ def sensitivity(
     """For slab `number`, how far each output moves when the float inputs shift by up to `SHIFT`."""
     part = slab(kernel, reference.windows[number])
 
-    def moved() -> Iterator[tuple[Output, ...]]:
-        for _ in range(SHIFTS // 2):
-            # There and the other way: else what jumps for one input alone may be missed.
-            state = random.bit_generator.state
-            for shift in (SHIFT, -SHIFT):
-                random.bit_generator.state = state
-                inputs = shifted(kernel, reference.inputs, random, shift=shift)
-                yield interpret(part, sizes.dims, inputs, casts=Casts.ROUND_GIVEN)
+    def moved(shift: float) -> tuple[Output, ...]:
+        inputs = shifted(kernel, reference.inputs, random, shift=shift)
+        return interpret(part, sizes.dims, inputs, casts=Casts.ROUND_GIVEN)
 
-    return _moves(reference.slabs[number], moved())
+    return _moves(reference.slabs[number], map(moved, _both_ways(SHIFT, random)))
 
 
 def sensitivity_to_sums(
@@ -393,22 +388,29 @@ def sensitivity_to_sums(
     inputs = readable(kernel, reference.inputs)
     arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
 
-    def moved() -> Iterator[tuple[Output, ...]]:
-        for _ in range(SHIFTS // 2):
-            state = random.bit_generator.state
-            for shift in (arithmetic.computed, -arithmetic.computed):
-                random.bit_generator.state = state
-                yield interpret_with_sums_moved(
-                    part,
-                    sizes.dims,
-                    inputs,
-                    casts=Casts.ROUND_GIVEN,
-                    arithmetic=arithmetic,
-                    shift=shift,
-                    random=random,
-                )
+    def moved(shift: float) -> tuple[Output, ...]:
+        return interpret_with_sums_moved(
+            part,
+            sizes.dims,
+            inputs,
+            casts=Casts.ROUND_GIVEN,
+            arithmetic=arithmetic,
+            shift=shift,
+            random=random,
+        )
 
-    return _moves(reference.slabs[number], moved())
+    return _moves(reference.slabs[number], map(moved, _both_ways(arithmetic.computed, random)))
+
+
+def _both_ways(shift: float, random: np.random.Generator) -> Iterator[float]:
+    """`SHIFTS` shifts, each there and, by the same draws, the other way: else what jumps for one
+    input alone may be missed.
+    """
+    for _ in range(SHIFTS // 2):
+        state = random.bit_generator.state
+        for each in (shift, -shift):
+            random.bit_generator.state = state
+            yield each
 
 
 def _moves(outputs: tuple[Expected, ...], made: Iterable[tuple[Output, ...]]) -> tuple[Array, ...]:
