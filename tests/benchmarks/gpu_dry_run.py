@@ -58,6 +58,13 @@ SMALL: dict[str, Sizes] = {
     "lennard_jones": (5, 16),
     "suppressed": (5, 32),
     "mixture_shares": (40, 12, 8),
+    "gathered_and_combined": (12, 5, 32),
+    "group_norm_gradients": (3, 16, 12, 10),
+    "attention_of_channels": (3, 16, 12, 10),
+    "guided_step": (5, 3, 12, 9),
+    "unshuffled_norm": (3, 5, 7, 8),
+    "scaled_branch": (3, 16, 12, 10),
+    "chunk_gates": (5, 3),
 }
 """Sizes of what is larger than its sizes say, or counts blocks of rows."""
 SM_90 = CudaDevice("none", 90, 132, 80 << 30, "none", 0)

@@ -15,6 +15,7 @@ from tests.benchmarks.cpu_cases import layer_norm
 from tests.benchmarks.gpu_sweep_applied import APPLIED_SWEEPS
 from tests.benchmarks.gpu_sweep_composed import COMPOSED_SWEEPS
 from tests.benchmarks.gpu_sweep_deployed import DEPLOYED_SWEEPS
+from tests.benchmarks.gpu_sweep_everyday import EVERYDAY_SWEEPS
 from tests.benchmarks.gpu_sweep_further import FURTHER_SWEEPS
 from tests.benchmarks.gpu_sweep_looked_up import LOOKED_UP_SWEEPS
 from tests.benchmarks.gpu_sweep_mixed import MIXED_SWEEPS
@@ -87,6 +88,7 @@ FUNCTIONS: dict[str, tuple[Sweep, ...]] = {
     "deployed": DEPLOYED_SWEEPS,
     "composed": COMPOSED_SWEEPS,
     "applied": APPLIED_SWEEPS,
+    "everyday": EVERYDAY_SWEEPS,
 }
 FUNCTIONS["all"] = tuple(sweep for sweeps in FUNCTIONS.values() for sweep in sweeps)
 """Sets of sweeps; no two sweeps have one title."""
