@@ -7,7 +7,7 @@ the order of its source, such a copy is one more store of the group, at another 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from nearhint_compiler.frontend.groups import Fused
@@ -18,40 +18,57 @@ from nearhint_compiler.frontend.worth import CLONES
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 
+COPYING = CLONES | {"aten._to_copy.default"}
+"""Ops that make one element of one."""
+
 
 def turned_copies(fused: Fused) -> Mapping[int, Loops]:
-    """The copies that no loop reads, of what a group that reduces makes, in that one's order.
+    """The copies that no other loop reads, of what a group that reduces makes, in that one's order.
 
-    Rows stay rows: what lies side by side in one does so in its copy.
+    A cast is such a copy, too, and copies of copies are. Rows stay rows: what lies side by side in
+    one does so in its copy.
     """
     graph, found = fused.graph, dict[int, Loops]()
     spaces = {node: group.space for group in fused.groups for node in group.nodes}
-    read = {
-        graph.producers[graph.root(each.value)]
-        for loops in graph.loops.values()
-        for each in loops.reads
-    }
     for node, loops in graph.loops.items():
-        if graph.program.nodes[node].op not in CLONES or node in read:
+        if graph.program.nodes[node].op not in COPYING:
             continue
-        space = _space_of_rows(fused, spaces, graph.producers[graph.root(loops.reads[0].value)])
+        maker = graph.producers[graph.root(loops.reads[0].value)]
+        space = _space_of_rows(fused, spaces, maker, through=found)
         if space is None or spaces.get(node) == space:
             continue
-        order = _order_of_source(graph, loops)
+        order = _order_of_source(graph, loops, found.get(maker))
         if order is not None and list(order) != sorted(order) and _keeps_rows(loops, order, space):
             found[node] = _in_order(loops, order)
+    while others := _read_by_others(graph, found):
+        found = {node: loops for node, loops in found.items() if node not in others}
     return found
 
 
-def _space_of_rows(fused: Fused, spaces: Mapping[int, Space], node: int) -> Space | None:
-    """The space of the group that reduces what `node` makes, or what that is made of."""
+def _read_by_others(graph: Graph, found: Collection[int]) -> set[int]:
+    """Those of `found` that loops read which are not among them."""
+    return {
+        maker
+        for node, loops in graph.loops.items()
+        for each in loops.reads
+        if (maker := graph.producers[graph.root(each.value)]) in found and node not in found
+    }
+
+
+def _space_of_rows(
+    fused: Fused, spaces: Mapping[int, Space], node: int, *, through: Collection[int]
+) -> Space | None:
+    """The space of the group that reduces what `node` makes, or what that is made of.
+
+    What is computed where it is read is looked `through`, and these nodes are.
+    """
     stack, seen = [node], {node}
     while stack:
         node = stack.pop()
         space = spaces.get(node)
         if space is not None and space.reduced_dims:
             return space
-        if node in fused.inlined:
+        if node in fused.inlined or node in through:
             reads = fused.graph.loops[node].reads
             made = {fused.graph.producers[fused.graph.root(each.value)] for each in reads} - seen
             stack.extend(sorted(made))
@@ -59,8 +76,10 @@ def _space_of_rows(fused: Fused, spaces: Mapping[int, Space], node: int) -> Spac
     return None
 
 
-def _order_of_source(graph: Graph, loops: Loops) -> tuple[int, ...] | None:
-    """The dims of a copy in the order that its source has; None if it cuts or joins any."""
+def _order_of_source(graph: Graph, loops: Loops, source: Loops | None) -> tuple[int, ...] | None:
+    """The dims of a copy in the order that its source has, which is turned if it is given; None if
+    it cuts or joins any.
+    """
     names = {f"f{dim}": dim for dim in range(len(loops.shape))}
     ranges = ix.Ranges(graph.ranges.symbols, dict(zip(names, loops.shape, strict=True)))
     (read,) = loops.reads
@@ -68,6 +87,8 @@ def _order_of_source(graph: Graph, loops: Loops) -> tuple[int, ...] | None:
     if read.windows or read.shape is not None:
         return None
     _, place = graph.root_index(read.value, tuple(index), ranges)
+    if source is not None:
+        place = tuple(place[dim] for dim in source.order)
     order: list[int] = []
     for each in place:
         match each:

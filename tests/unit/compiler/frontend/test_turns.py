@@ -24,6 +24,28 @@ def heads_first(keys: Tensor) -> tuple[Tensor, Tensor]:
     return (keys / largest).transpose(0, 1).contiguous(), largest.squeeze(-1).t().contiguous()
 
 
+def scales_by_columns(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows over their scales, which are narrow and lie by columns."""
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-4)
+    narrow = scale.squeeze(-1).t().to(torch.bfloat16).contiguous()
+    return x / scale, narrow
+
+
+def scales_by_columns_first(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-4)
+    return x / scale, scale.squeeze(-1).t().contiguous().to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("function", [scales_by_columns, scales_by_columns_first])
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_what_is_cast_on_the_way_is_laid_in_another_order_by_who_made_it(
+    function: Callable[[Tensor], tuple[Tensor, Tensor]], target_kind: str
+) -> None:
+    lowered = check(function, drawn(5, 3, 16), dynamic=False, target_kind=target_kind)
+    assert len(launched_nodes(lowered)) == 1
+    check(function, drawn(5, 3, 16), target_kind=target_kind)
+
+
 @pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", [(5, 3, 16), (40, 1, 9), (1, 4, 90)])
 def test_rows_are_laid_in_another_order_by_who_made_them(
