@@ -13,8 +13,9 @@ First producers join their consumers, then siblings that share an input join eac
 what is computed again where a join takes its parts. Then pointwise groups that nothing needs in
 memory are inlined where they are read, if recomputing is cheap; what reduces rows joins a reader
 that takes elements elsewhere in the same rows, or leaves what is computed of the rows and of their
-totals to all that take it, if they read no more for it than they would of the results; and groups
-that are not worth a launch go back to being opaque. `attempts` fuses a graph with some of its loops
+totals to all that take it, if they read no more for it than they would of the results; what then
+reduces the same tensors alike is one group; and groups that are not worth a launch go back to being
+opaque. `attempts` fuses a graph with some of its loops
 otherwise.
 """
 
@@ -24,10 +25,11 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from nearhint_compiler.frontend.again import Again, Rows, computed_again, left_to_all
 from nearhint_compiler.frontend.groups import Fused, Group
 from nearhint_compiler.frontend.indices import output_index, read_index
 from nearhint_compiler.frontend.joins import JOINS
-from nearhint_compiler.frontend.loops import Loops, Read, Window
+from nearhint_compiler.frontend.loops import Read
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.pointwise import POINTWISE
 from nearhint_compiler.frontend.scattering import bases_of, is_at_hand, is_made_for, scatters
@@ -37,35 +39,17 @@ from nearhint_compiler.frontend.worth import (
     WORK_LIMIT,
     Work,
     are_parts,
-    has_jumps,
     is_cheap,
-    is_light,
     is_turned_for_rows,
-    is_whole,
     is_worth_a_launch,
-    taken_of_rows,
 )
 from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
-from nearhint_rules.program import DTYPES
 
 MEMBER_LIMIT = 64
 INPUT_LIMIT = 24
 READER_LIMIT = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """What a group takes of another's elements, and the nodes that compute it again there, if any.
-
-    They read `source_bytes` of memory for an element, which `is_once` taken at most.
-    """
-
-    wanted: frozenset[int]
-    nodes: frozenset[int]
-    source_bytes: int
-    is_once: bool
 
 
 @dataclass
@@ -386,16 +370,15 @@ class Fusion:
             members = self.units.members[unit]
             if scatters(self.graph, members) or not bases_of(self.graph).isdisjoint(members):
                 continue
-            into = sorted(_takers(unit, readers, gone))
-            taken = {reader: self._computed_again(unit, reader, inlined) for reader in into}
-            again = {reader: each for reader, each in taken.items() if each.wanted}
+            again = self._taken_again(unit, _takers(unit, readers, gone), inlined)
             if len(again) == 1:
                 ((reader, only),) = again.items()
                 if only.nodes and self._try_rejoin(unit, reader, only.nodes, inlined, gone):
                     found |= only.nodes - needed
                     readers = self._readers()
                     continue
-            left = self._left_by(unit, again, needed)
+            again = self._taken_again(unit, again, inlined, stored=needed)
+            left = left_to_all(self.graph, again.values())
             kept = self._without(unit, left)
             if not is_worth_a_launch(self.graph, kept, inlined[unit]):
                 continue  # what runs as it is takes its arguments from memory
@@ -403,34 +386,26 @@ class Fusion:
             for reader, each in again.items():
                 inlined[reader] |= each.nodes & left
             self.units.members[unit] = kept
+        self._join_reductions(inlined, gone)
         return frozenset(found)
 
-    def _left_by(
-        self, unit: int, again: Mapping[int, Again], needed: Collection[int]
-    ) -> frozenset[int]:
-        """What a unit leaves to all who take its elements, if they read no more bytes for it.
+    def _join_reductions(self, inlined: dict[int, set[int]], gone: Collection[int]) -> None:
+        """Joins what reduces the same tensors alike, through what is computed again of them, too.
 
-        On a CPU each reads no more than it would of the results, no element twice, and what leaps
-        stays where its row is.
+        A bias gets the sum of what the norm's weight gets the sum of a product with.
         """
-        left = frozenset[int]().union(*(each.nodes for each in again.values()))
-        if not all(each.nodes for each in again.values()) or not left.isdisjoint(needed):
-            return frozenset()
-        read = [self._bytes_of(each.wanted) for each in again.values()]
-        if self.graph.tensor(self.graph.starts[unit]).device == "cuda":
-            stored = self._bytes_of(frozenset[int]().union(*(e.wanted for e in again.values())))
-            is_less = sum(each.source_bytes for each in again.values()) < stored + sum(read)
-        else:
-            is_less = not has_jumps(self.graph, left) and all(
-                each.is_once and each.source_bytes <= most
-                for each, most in zip(again.values(), read, strict=True)
-            )
-        return left if is_less else frozenset()
-
-    def _bytes_of(self, nodes: Collection[int]) -> int:
-        """How many bytes an element of each of the nodes' results takes."""
-        graph = self.graph
-        return sum(DTYPES[graph.tensor(graph.starts[node]).dtype] for node in nodes)
+        reading: dict[int, list[int]] = {}
+        for unit in self.units.in_order(self.spaces.keys() - gone):
+            nodes = {*self.units.members[unit], *inlined[unit]}
+            if not self.spaces[unit].reduced_dims or scatters(self.graph, nodes):
+                continue
+            for root in self._inputs(nodes):
+                if self.graph.tensor(root).shape:
+                    reading.setdefault(root, []).append(unit)
+        for units in reading.values():
+            for left, right in itertools.combinations(units, 2):
+                if left in self.spaces and right in self.spaces:
+                    self._try_rejoin(left, right, frozenset(), inlined, gone)
 
     def _try_rejoin(
         self,
@@ -490,41 +465,26 @@ class Fusion:
                     stack.append((producer, index))
         return True
 
-    def _computed_again(
-        self, unit: int, reader: int, inlined: Mapping[int, Collection[int]]
-    ) -> Again:
-        """What of `unit` a reader takes whole, and can compute again."""
-        graph, space, members = self.graph, self.spaces[unit], self.units.members
-        wanted = self._wanted(unit, reader, inlined[reader])
-        found: set[int] = set()
-        sources: set[tuple[int, tuple[int, ...], tuple[Window, ...]]] = set()
-        stack = [*wanted]
-        while stack:
-            node = stack.pop()
-            if node in found:
-                continue
-            found.add(node)
-            for each in graph.loops[node].reads:
-                root = graph.root(each.value)
-                maker = graph.producers[root]
-                is_member = maker in members[unit]
-                is_made = is_member and is_whole(graph, maker, space.numel)
-                if maker in inlined[unit] or is_made:
-                    stack.append(maker)
-                elif not is_member and (each.looks_up or _varies(graph.loops[node], each)):
-                    sources.add((root, each.dims, each.windows))
-        is_possible = is_light(graph, found) and all(
-            graph.loops[node].is_pointwise for node in found
-        )
-        nodes = frozenset(found) if is_possible else frozenset[int]()
-        source_bytes = sum(DTYPES[graph.tensor(root).dtype] for root, *_ in sources)
-        return Again(frozenset(wanted), nodes, source_bytes, all(wanted.values()))
-
-    def _wanted(self, unit: int, reader: int, inlined: Collection[int]) -> dict[int, bool]:
-        """The members of which a reader takes elements of rows, and if it takes each once."""
-        members, numel = self.units.members, self.spaces[unit].numel
-        reading = (*members.get(reader, ()), *inlined)
-        return taken_of_rows(self.graph, members[unit], reading, numel)
+    def _taken_again(
+        self,
+        unit: int,
+        readers: Collection[int],
+        inlined: Mapping[int, Collection[int]],
+        *,
+        stored: Collection[int] = (),
+    ) -> dict[int, Again]:
+        """What of `unit` each of its readers takes whole, of those that take any; what is `stored`
+        anyhow they read from memory.
+        """
+        members = self.units.members
+        rows = Rows(self.graph, frozenset(members[unit]), self.spaces[unit].numel)
+        taken = {
+            reader: computed_again(
+                rows, (*members.get(reader, ()), *inlined[reader]), inlined[unit], stored
+            )
+            for reader in sorted(readers)
+        }
+        return {reader: each for reader, each in taken.items() if each.wanted}
 
     def _without(self, unit: int, left: frozenset[int]) -> list[int]:
         """A unit's members, less those of `left` that its others do not need."""
@@ -586,8 +546,3 @@ def _takers(unit: int, readers: Mapping[int, set[int]], gone: Collection[int]) -
         else:
             found.add(reader)
     return found
-
-
-def _varies(loops: Loops, read: Read) -> bool:
-    """Whether a loop reads another element at each of its points."""
-    return all(size == ex.ONE or dim in read.dims for dim, size in enumerate(loops.shape))

@@ -201,12 +201,17 @@ def has_jumps(graph: Graph, nodes: Collection[int]) -> bool:
     """Whether something leaps where what it is made of moves by a digit, as roundings do.
 
     A Kernel computes what it has jumps of with all digits that eager has (`analysis.jumps`), and
-    another one does not know of them.
+    another one does not know of them. What integers are made of integers has none.
     """
-    kinds = (graph.tensor(graph.starts[node]).dtype for node in nodes)
-    return not JUMPS.isdisjoint(_family(graph, node) for node in nodes) or any(
-        dtypes.CATEGORY[kind] < dtypes.CATEGORY["f32"] for kind in kinds
+    return any(
+        _family(graph, node) in JUMPS or _is_integer_of_floats(graph, node) for node in nodes
     )
+
+
+def _is_integer_of_floats(graph: Graph, node: int) -> bool:
+    values = (graph.starts[node], *(read.value for read in graph.loops[node].reads))
+    made, *given = (dtypes.CATEGORY[graph.tensor(value).dtype] for value in values)
+    return made < dtypes.CATEGORY["f32"] and any(each >= dtypes.CATEGORY["f32"] for each in given)
 
 
 def _family(graph: Graph, node: int) -> str:

@@ -41,9 +41,9 @@ def scales_by_columns_first(x: Tensor) -> tuple[Tensor, Tensor]:
 def test_what_is_cast_on_the_way_is_laid_in_another_order_by_who_made_it(
     function: Callable[[Tensor], tuple[Tensor, Tensor]], target_kind: str
 ) -> None:
-    lowered = check(function, drawn(5, 3, 16), dynamic=False, target_kind=target_kind)
+    lowered = check(function, drawn(40, 30, 16), dynamic=False, target_kind=target_kind)
     assert len(launched_nodes(lowered)) == 1
-    check(function, drawn(5, 3, 16), target_kind=target_kind)
+    check(function, drawn(40, 30, 16), target_kind=target_kind)
 
 
 @pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
@@ -158,3 +158,38 @@ def test_an_exponent_may_be_given_by_its_name(exponent: float, is_stored: bool) 
     )
     lowered = lower(on_cuda(replace(program, nodes=nodes)), target_kind="cuda")
     assert written(lowered) == (1 + is_stored) * 80 * 72 + 72 + 1
+
+
+def shares_and_loads(logits: Tensor, is_there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of (tokens, experts): shares, how large they are by expert, and how often each is first."""
+    shares = torch.softmax(logits, -1)
+    places = torch.arange(logits.shape[1], device=logits.device)
+    is_first = (shares.argmax(-1)[:, None] == places).to(shares.dtype)
+    kept = is_there.to(shares.dtype)[:, None]
+    return shares, (shares * kept).sum(0), (is_first * kept).sum(0)
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_what_is_stored_anyhow_is_read_for_sums_by_column(target_kind: str) -> None:
+    logits, is_there = drawn(80, 72), drawn(80, seed=1) > 0
+    lowered = check(shares_and_loads, logits, is_there, dynamic=False, target_kind=target_kind)
+    assert len(launched_nodes(lowered)) == 2
+    assert written(lowered) == 80 * 72 + 2 * 80 + 2 * 72
+    check(shares_and_loads, logits, is_there, target_kind=target_kind)
+
+
+def group_norm_gradients(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of (images, groups, channels): what images, weight and bias get."""
+    values, step = x.float(), gradient.float()
+    root = torch.rsqrt(values.square().mean(-1, keepdim=True) + 1e-6)
+    normed = values * root
+    own = root * (step - normed * (step * normed).mean(-1, keepdim=True))
+    return own.to(x.dtype), (step * normed).sum(0), step.sum(0)
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_sums_by_column_of_what_rows_are_made_of_are_one_kernel(target_kind: str) -> None:
+    arguments = [drawn(40, 4, 18, dtype=torch.bfloat16, seed=seed) for seed in range(2)]
+    lowered = check(group_norm_gradients, *arguments, dynamic=False, target_kind=target_kind)
+    assert len(launched_nodes(lowered)) == 2
+    check(group_norm_gradients, *arguments, target_kind=target_kind)
