@@ -247,10 +247,24 @@ def _candidates(left: Expr, right: Expr) -> Iterator[tuple[str, int]]:
         match expr:
             case ex.FloorDiv(top, Int(bottom)) | ex.Mod(top, Int(bottom)):
                 names = ex.symbols_of(top)
-                if len(names) == 1 and 1 < bottom <= DIVISOR_LIMIT:
-                    yield names[0], bottom
+                if len(names) != 1:
+                    continue
+                for divisor in dict.fromkeys((bottom, bottom // math.gcd(bottom, _scale(top)))):
+                    if 1 < divisor <= DIVISOR_LIMIT:
+                        yield names[0], divisor
             case _:
                 continue
+
+
+def _scale(expr: Expr) -> int:
+    """The number that a sum of one size multiplies it with: half of a size is `(2*s + 1) // 2`."""
+    for term in expr.terms if isinstance(expr, ex.Add) else (expr,):
+        match term:
+            case ex.Mul((Int(scale), Sym())):
+                return scale
+            case _:
+                continue
+    return 1
 
 
 def _implies(left: Expr, right: Expr, name: str, divisor: int) -> bool:

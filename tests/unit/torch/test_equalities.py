@@ -57,6 +57,14 @@ CASES: dict[str, tuple[list[Equation], dict[str, int], dict[str, ex.Expr]]] = {
         {},
         {},
     ),
+    "blocks of a half": (
+        [
+            (HALF, OTHER_HALF),
+            (ex.mul(8, ex.floordiv(ex.add(S0, 1), 16)), OTHER_HALF),
+        ],
+        {"s0": 16},
+        {},
+    ),
     "halves behind a part": (
         [
             (ex.floordiv(ex.add(ex.sub(S0, S1), 1), 2), S2),
@@ -177,6 +185,18 @@ def test_a_size_that_is_viewed_in_blocks_is_a_multiple_of_a_symbol() -> None:
     (computed,) = captured.computed
     sizes = {binding.symbol: 96 for binding in captured.bindings}
     assert computed.value(sizes) == 3
+
+
+def test_a_half_that_is_viewed_in_blocks_is_a_multiple_of_a_symbol() -> None:
+    def function(x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, -1)
+        return torch.unflatten(gate * up, -1, (-1, 128)).amax(-1)
+
+    captured = record(function, torch.randn(5, 768)).captured
+    assert shapes(captured.program.inputs) == [(S0, ex.mul(256, S1))]
+    lowered = lower(captured.program, target_kind="cpu")
+    assert all(isinstance(step, Launch) for step in lowered.plan.steps)
+    assert len(lowered.kernels) == 1
 
 
 def test_pairs_behind_a_part_of_a_row_are_as_many_as_their_angles() -> None:
