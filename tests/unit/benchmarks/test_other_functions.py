@@ -1,4 +1,4 @@
-"""The second set of functions, and the fifth to the eleventh: each is right, and few Kernels."""
+"""The second set of functions, and the fifth to the twelfth: each is right, and few Kernels."""
 
 from __future__ import annotations
 
@@ -67,6 +67,21 @@ KERNELS = {
     "survival_losses": 2,
     "triangle_sides": 3,
     "zero_points_i4": 3,
+    "verified_tokens": 2,
+    "keys_and_values_i8": 2,
+    "gated_heads_normed": 2,
+    "router_losses": 5,
+    "gathered_and_combined": 2,
+    "rms_norm_gradients": 2,
+    "packed_geglu_backward": 2,
+    "group_norm_gradients": 2,
+    "scores_and_bias_gradients": 2,
+    "adamw_and_average": 2,
+    "preference_loss": 2,
+    "private_gradient": 2,
+    "attention_of_channels": 2,
+    "attentive_statistics": 2,
+    "chunk_gates": 4,
 }
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
 so are weights, and what is heavy of all rows; what is needed of a row is known when it was read.
@@ -79,9 +94,19 @@ JOINED = {
     "reversed_cumsum",
     "patches",
     "limited_routing",
+    "verified_tokens",
 }
-"""What eager turns round, cuts or joins on a CPU, as fast as any Kernel; what is sorted."""
-STEPPED = {"likely_tokens", "quantised_norm", "quantised_swiglu", "quantised_squares"}
+"""What eager turns round, cuts or joins on a CPU, as fast as any Kernel; what is sorted; a size
+more one, which a Fallback takes.
+"""
+STEPPED = {
+    "likely_tokens",
+    "quantised_norm",
+    "quantised_swiglu",
+    "quantised_squares",
+    "frequencies_penalised",
+    "swiglu_blocks_f8",
+}
 """What has steps, but is no integer: the next number of eight bits, a least probability."""
 ROUNDED = {"nvfp4"}
 """What has steps behind what is rounded to few bits."""
@@ -100,6 +125,7 @@ ROUNDED = {"nvfp4"}
             "deployed",
             "composed",
             "applied",
+            "everyday",
         )
         for sweep in sweeps_of("a", name)
     ],
