@@ -8,7 +8,6 @@ keeps its dtype).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -341,13 +340,14 @@ def _lerp(e: Emitter, x: Value, y: Value, weight: Value) -> Value:
 
 
 def _nan_to_num(e: Emitter, x: Value, *, nan: Arg, posinf: Arg, neginf: Arg) -> Value:
+    """What is beyond the largest number is infinite once it is rounded, as eager has rounded it."""
     if x.dtype not in dtypes.FLOATS:
         return x
     largest = dtypes.LARGEST[x.dtype]
     fills = (
         (e.op("isnan", x), 0.0 if nan is None else nan),
-        (e.op("eq", x, e.const(x.dtype, math.inf)), largest if posinf is None else posinf),
-        (e.op("eq", x, e.const(x.dtype, -math.inf)), -largest if neginf is None else neginf),
+        (e.op("gt", x, e.const(x.dtype, largest)), largest if posinf is None else posinf),
+        (e.op("lt", x, e.const(x.dtype, -largest)), -largest if neginf is None else neginf),
     )
     found = x
     for is_it, fill in fills:

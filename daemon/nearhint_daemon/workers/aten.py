@@ -2,7 +2,8 @@
 
 In `native` precision for measuring, with as little as possible between two ops; in `f64`, where
 every float dtype is replaced, for checking a lowering. What is too large for f8e4m3fn becomes its
-largest number there as well, because that is no error of rounding.
+largest number there as well, because that is no error of rounding; and `nan_to_num` replaces what
+its own dtype has no numbers for.
 """
 
 from __future__ import annotations
@@ -174,6 +175,8 @@ class AtenProgram:
             call = _counting(call, self._length(node.outputs[0]))
         if self._precision == "f64" and node.op in WITH_OWN_NUMBERS and len(args) == 2:
             args[1] = _own_number(self._program, node)
+        if self._precision == "f64" and node.op == "aten.nan_to_num.default":
+            call = _with_own_largest(call, node)
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
             call = _saturating(call)
         if self._precision == "f64":
@@ -313,6 +316,26 @@ def _own_number(program: pr.Program, node: pr.Node) -> pr.Arg:
     if kind.dtype not in ("f16", "bf16"):
         return number
     return float(torch.tensor(value, dtype=DTYPES[kind.dtype]))
+
+
+def _with_own_largest(call: Callable[..., Any], node: pr.Node) -> Callable[..., Any]:
+    """`nan_to_num` as its tensor's dtype has it: beyond that's largest number all is infinite."""
+    (made,) = node.outputs
+    if not isinstance(made, pr.TensorType) or made.dtype not in PRECISIONS:
+        return call
+    largest = PRECISIONS[made.dtype].largest
+
+    def replaced(
+        x: torch.Tensor,
+        nan: float | None = None,
+        posinf: float | None = None,
+        neginf: float | None = None,
+    ) -> Any:
+        x = torch.where(x > largest, torch.inf, torch.where(x < -largest, -torch.inf, x))
+        above = largest if posinf is None else posinf
+        return call(x, nan, above, -largest if neginf is None else neginf)
+
+    return replaced
 
 
 def _makes_f8e4m3fn(program: pr.Program, node: pr.Node) -> bool:

@@ -166,6 +166,21 @@ def test_f64_leaves_the_remainder_of_the_number_that_low_precision_has() -> None
     torch.testing.assert_close(ready.values([x.double()])[1].half(), x % 0.1, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("fills", [(), (0.5, None, -3.0)])
+def test_f64_replaces_what_its_own_dtype_has_no_number_for(
+    dtype: torch.dtype, fills: tuple[float | None, ...]
+) -> None:
+    name = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}[dtype]
+    makes = tensor(S0, dtype=name)
+    replaced = node("nan_to_num.default", pr.Ref(0), *fills, makes=(makes,))
+    program = pr.Program((pr.Symbol("s0", 1),), (makes,), (replaced,), (1,))
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.5, 1e39, -1e39], dtype=torch.float64)
+    (found,) = AtenProgram(program, {"s0": 6}, precision="f64", device="cpu").values([x])[1:]
+    assert found.dtype == torch.float64
+    assert found.tolist() == x.to(dtype).nan_to_num(*fills).tolist()
+
+
 def test_keywords_lists_of_tensors_and_split_results_run() -> None:
     x, half = tensor(S0, 4), tensor(S0, 2)
     program = pr.Program(
