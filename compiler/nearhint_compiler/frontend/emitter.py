@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.errors import Unlowerable
-from nearhint_compiler.frontend.dtypes import CATEGORY, INTEGERS, STORED_FLOATS, compute_dtype
+from nearhint_compiler.frontend.dtypes import (
+    CATEGORY,
+    INTEGERS,
+    LARGEST,
+    STORED_FLOATS,
+    compute_dtype,
+)
 from nearhint_compiler.frontend.positions import COMPARISONS, compared
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
@@ -178,6 +184,21 @@ class Emitter:
         if isinstance(node, ir.Const):
             return self.const(value.dtype, nearest(value.dtype, constant_value(node)))
         return self._raised(self.emit(ir.Op("cast", value.dtype, (value.node,)), value.dtype))
+
+    def overflowed(self, value: Value) -> Value:
+        """`value`, infinite where its own low precision has no number for it: rounded, it is."""
+        if compute_dtype(value.dtype) == value.dtype or value.dtype not in LARGEST:
+            return value
+        largest = LARGEST[value.dtype]
+        for name, sign in (("gt", 1), ("lt", -1)):
+            is_beyond = self.op(name, value, self.const(value.dtype, sign * largest))
+            value = self.op("where", is_beyond, self.const(value.dtype, sign * math.inf), value)
+        return value
+
+    def is_infinity(self, value: Value) -> bool:
+        """Whether it is a constant, plus or minus infinity."""
+        node = self.body[value.node]
+        return isinstance(node, ir.Const) and math.isinf(constant_value(node))
 
     def iota(self, index: Expr) -> Value:
         """An integer expression as an i64 value."""

@@ -151,7 +151,8 @@ def _is_single(call: Call, arg: Arg) -> bool:
 
 
 def _compare(name: str) -> Body:
-    return lambda e, x, y: e.op(name, x, y)
+    """Whether a value is infinite, its own precision says."""
+    return lambda e, x, y: e.op(name, e.overflowed(x) if e.is_infinity(y) else x, y)
 
 
 def _logical(name: str) -> Body:
@@ -403,7 +404,9 @@ def _isnan(e: Emitter, x: Value) -> Value:
 
 
 def _isinf(e: Emitter, x: Value) -> Value:
-    return e.const("bool", 0) if x.dtype not in dtypes.FLOATS else e.op("isinf", x)
+    if x.dtype not in dtypes.FLOATS:
+        return e.const("bool", 0)
+    return e.op("isinf", e.overflowed(x))
 
 
 def _terms(body: Body) -> Rule:

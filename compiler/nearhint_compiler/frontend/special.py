@@ -82,7 +82,7 @@ def _is(number: float) -> Body:
     def body(e: Emitter, x: Value) -> Value:
         if x.dtype not in dtypes.FLOATS:
             return e.const("bool", 0)
-        return e.op("eq", x, e.const(x.dtype, number))
+        return e.op("eq", e.overflowed(x), e.const(x.dtype, number))
 
     return body
 

@@ -2,12 +2,13 @@
 
 In `native` precision for measuring, with as little as possible between two ops; in `f64`, where
 every float dtype is replaced, for checking a lowering. What is too large for f8e4m3fn becomes its
-largest number there as well, because that is no error of rounding; and `nan_to_num` replaces what
-its own dtype has no numbers for.
+largest number there as well, because that is no error of rounding; and what an op's own dtype has
+no number for is infinite where the op asks for that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ WITH_OWN_NUMBERS = frozenset(
     f"aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod")
 )
 """Ops that take a number as their tensor's dtype has it: they jump there."""
+WITH_OWN_INFINITIES = frozenset(
+    f"aten.{name}.default" for name in ("nan_to_num", "isinf", "isposinf", "isneginf")
+)
+"""Ops that ask what is infinite; so does a comparison with an infinity."""
+HALVES = ("f16", "bf16")
 _RANGES = frozenset(f"aten.arange.{name}" for name in ("default", "start", "start_step"))
 _KEYWORDS: Mapping[tuple[str, str], object] = {
     ("layout", "strided"): torch.strided,
@@ -175,8 +181,8 @@ class AtenProgram:
             call = _counting(call, self._length(node.outputs[0]))
         if self._precision == "f64" and node.op in WITH_OWN_NUMBERS and len(args) == 2:
             args[1] = _own_number(self._program, node)
-        if self._precision == "f64" and node.op == "aten.nan_to_num.default":
-            call = _with_own_largest(call, node)
+        if self._precision == "f64" and _asks_for_infinities(node):
+            call = _with_own_infinities(call, self._program, node)
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
             call = _saturating(call)
         if self._precision == "f64":
@@ -313,29 +319,41 @@ def _own_number(program: pr.Program, node: pr.Node) -> pr.Arg:
     value = number.value if isinstance(number, ex.Int) else number
     if not isinstance(value, int | float) or not isinstance(kind, pr.TensorType):
         return number
-    if kind.dtype not in ("f16", "bf16"):
+    if kind.dtype not in HALVES:
         return number
     return float(torch.tensor(value, dtype=DTYPES[kind.dtype]))
 
 
-def _with_own_largest(call: Callable[..., Any], node: pr.Node) -> Callable[..., Any]:
-    """`nan_to_num` as its tensor's dtype has it: beyond that's largest number all is infinite."""
-    (made,) = node.outputs
-    if not isinstance(made, pr.TensorType) or made.dtype not in PRECISIONS:
-        return call
-    largest = PRECISIONS[made.dtype].largest
+def _asks_for_infinities(node: pr.Node) -> bool:
+    number = node.args[1] if node.op in WITH_OWN_NUMBERS else None
+    return node.op in WITH_OWN_INFINITIES or (isinstance(number, float) and math.isinf(number))
 
-    def replaced(
+
+def _with_own_infinities(
+    call: Callable[..., Any], program: pr.Program, node: pr.Node
+) -> Callable[..., Any]:
+    """An op whose tensor is infinite beyond its dtype's numbers, which `nan_to_num` makes of it."""
+    tensor = node.args[0]
+    kind = pr.value_types(program)[tensor.value] if isinstance(tensor, pr.Ref) else None
+    fills = node.op == "aten.nan_to_num.default"
+    if not isinstance(kind, pr.TensorType) or kind.dtype not in (FLOATS if fills else HALVES):
+        return call
+    largest = PRECISIONS[kind.dtype].largest
+
+    def asked(x: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
+        x = torch.where(x > largest, torch.inf, torch.where(x < -largest, -torch.inf, x))
+        return call(x, *rest, **keywords)
+
+    def filled(
         x: torch.Tensor,
         nan: float | None = None,
         posinf: float | None = None,
         neginf: float | None = None,
     ) -> Any:
-        x = torch.where(x > largest, torch.inf, torch.where(x < -largest, -torch.inf, x))
         above = largest if posinf is None else posinf
-        return call(x, nan, above, -largest if neginf is None else neginf)
+        return asked(x, nan, above, -largest if neginf is None else neginf)
 
-    return replaced
+    return filled if fills else asked
 
 
 def _makes_f8e4m3fn(program: pr.Program, node: pr.Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -179,6 +180,16 @@ def test_f64_replaces_what_its_own_dtype_has_no_number_for(
     (found,) = AtenProgram(program, {"s0": 6}, precision="f64", device="cpu").values([x])[1:]
     assert found.dtype == torch.float64
     assert found.tolist() == x.to(dtype).nan_to_num(*fills).tolist()
+
+
+@pytest.mark.parametrize(("op", "numbers"), [("isinf.default", ()), ("ne.Scalar", (math.inf,))])
+def test_f64_has_the_infinities_that_low_precision_has(op: str, numbers: tuple[float, ...]) -> None:
+    makes = tensor(S0, dtype="bool")
+    asks = node(op, pr.Ref(0), *numbers, makes=(makes,))
+    program = pr.Program((pr.Symbol("s0", 1),), (tensor(S0, dtype="f16"),), (asks,), (1,))
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.5, 1e5, -1e5], dtype=torch.float64)
+    (found,) = AtenProgram(program, {"s0": 6}, precision="f64", device="cpu").values([x])[1:]
+    assert found.equal(torch.isinf(x.half()) if not numbers else x.half() != math.inf)
 
 
 def test_keywords_lists_of_tensors_and_split_results_run() -> None:
