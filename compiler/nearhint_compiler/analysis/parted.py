@@ -5,6 +5,9 @@ computed. Of a stretch of the loop in which no comparison changes, only the part
 to be computed, at an index that nothing clamps. What is compared are sizes and places alone, so the
 ends are known before the loop; their order is proved for all sizes, and a comparison whose place in
 that order is not stays as it is. A stretch may be empty.
+
+Of a stretch of known length, which quotient a position has is known, too, between two multiples of
+a divisor: in such pieces coordinates in octaves are one coordinate and a run of octaves.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from nearhint_rules.expr import Expr
 
 STRETCHES = 16
 """Of a Kernel at most: each is written out."""
+SHORTEST = 8
+"""Elements of a piece, at least: of fewer a vector would be mostly empty."""
 REMEMBERED = 64
 """Kernels whose regions are remembered: each Schedule that parts loops asks for them."""
 _LOGIC = ("and", "or", "not")
@@ -58,7 +63,8 @@ class Region:
 def parted(kernel: ir.Kernel, lane: str) -> tuple[Region, ...]:
     """The regions of a Kernel without a reduction, in order; none where no loop is parted.
 
-    The ends of stretches of `lane` may depend on other loops, those of others on none.
+    The ends of stretches of `lane` may depend on other loops, those of others on none. A stretch in
+    pieces is as many stretches.
 
     >>> from nearhint_compiler.ir.text import parse_kernel
     >>> (region,) = parted(parse_kernel('''(kernel (symbols k0 k1) (pointwise (+ k0 k1)) (reduction)
@@ -76,6 +82,12 @@ def parted(kernel: ir.Kernel, lane: str) -> tuple[Region, ...]:
         finer = [each for region in found for each in _in_region(region, variable, lane, loops)]
         if _count(finer) <= STRETCHES:
             found = finer
+    pieces = [
+        replace(region, along=tuple(each for whole in region.along for each in _pieces(whole)))
+        for region in found
+    ]
+    if 1 < _count(found) < _count(pieces) <= STRETCHES:
+        found = pieces
     return tuple(found) if _count(found) > 1 else ()
 
 
@@ -118,6 +130,51 @@ def _stretches(whole: Stretch, variable: str, others: frozenset[str]) -> tuple[S
         taken = _unclamped(_taken(kernel, facts), variable, low, high, ranges)
         stretches.append(Stretch(variable, low, high, taken, _needed(taken)))
     return tuple(stretches)
+
+
+def _pieces(whole: Stretch) -> Iterator[Stretch]:
+    """A stretch between two numbers in pieces in which no division of the loop changes.
+
+    Itself, where a piece were shorter than `SHORTEST`.
+    """
+    kernel = whole.kernel
+    extents = {f"p{number}": extent for number, extent in enumerate(kernel.pointwise)}
+    low, high = whole.low or ex.ZERO, whole.high or extents[whole.variable]
+    if not isinstance(low, ex.Int) or not isinstance(high, ex.Int):
+        yield whole
+        return
+    ends = sorted(
+        {
+            end
+            for place in whole.places
+            if isinstance(node := kernel.body[place], ir.Indexed)
+            for start, step in _periods(node.index, whole.variable)
+            for end in range(low.value + (start - low.value) % step, high.value, step)
+            if end > low.value
+        }
+    )
+    edges = [low.value, *ends, high.value]
+    if not ends or min(after - before for before, after in itertools.pairwise(edges)) < SHORTEST:
+        yield whole
+        return
+    ranges = ix.Ranges(dict.fromkeys(kernel.symbols, (1, None)), extents)
+    for before, after in itertools.pairwise(map(ex.Int, edges)):
+        first = whole.low if before == low else before
+        last = whole.high if after == high else after
+        made = _unclamped(kernel, whole.variable, first, last, ranges)
+        yield replace(whole, low=first, high=last, kernel=made)
+
+
+def _periods(index: Expr, variable: str) -> Iterator[tuple[int, int]]:
+    """Of each division by a number of what runs along a loop: where a quotient begins, and how far
+    it is from there to the next.
+    """
+    if isinstance(index, ex.FloorDiv | ex.Mod) and isinstance(index.denominator, ex.Int):
+        split = ix.coefficient_of(index.numerator, variable)
+        if split is not None and split[0] == ex.ONE and isinstance(split[1], ex.Int):
+            yield -split[1].value, index.denominator.value
+    for child in ex.children(index):
+        yield from _periods(child, variable)
 
 
 def _insert(ends: list[Expr], end: Expr, ranges: ix.Ranges) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from operator import and_
+from statistics import fmean
 
 from nearhint_compiler.analysis.accesses import access, clamped
 from nearhint_compiler.analysis.apart import shuffled
@@ -12,6 +13,7 @@ from nearhint_compiler.analysis.beside import can_be_beside
 from nearhint_compiler.analysis.loops import variables_of
 from nearhint_compiler.analysis.narrow_places import places_alone
 from nearhint_compiler.analysis.narrow_sums import widened_terms
+from nearhint_compiler.analysis.parted import parted
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.positions import light_along
 from nearhint_compiler.ir import nodes as ir
@@ -201,21 +203,33 @@ def score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int])
     """How well lanes along `variable` would be used: accesses, and full vectors.
 
     Where a loop without a reduction is shorter than a vector, the whole body is computed so many
-    times more: an operation a lane costs as much as an access that moves lanes one by one.
+    times more: an operation a lane costs as much as an access that moves lanes one by one. Where
+    loops are parted, each stretch has its own accesses alone.
     """
-    elements, variables = ir.per_element(kernel), variables_of(kernel)
-    total = 0.0
-    for position, node in enumerate(kernel.body):
-        if isinstance(node, ir.Access):
-            value = access_score(node.index, variable)
-            if isinstance(node, ir.Gather) and variable in variables[node.place]:
-                value = IRREGULAR
-            total += value if elements[position] or not kernel.reduction else value / 64
+    stretches = [each for region in parted(kernel, variable) for each in region.along]
+    if stretches:
+        total = fmean(_accesses_score(each.kernel, variable, each.places) for each in stretches)
+    else:
+        total = _accesses_score(kernel, variable, range(len(kernel.body)))
     extent = extent_of(kernel, variable, dims)
     if extent is not None and total > 0:
         total *= extent / (lanes * -(-extent // lanes))
     if extent is not None and extent < lanes and not kernel.reduction:
         total += STRIDED * len(kernel.body) * (1 / extent - 1 / lanes)
+    return total
+
+
+def _accesses_score(kernel: ir.Kernel, variable: str, places: Collection[int]) -> float:
+    """How well lanes along a loop suit the accesses at some places of the body."""
+    elements, variables = ir.per_element(kernel), variables_of(kernel)
+    total = 0.0
+    for position in places:
+        node = kernel.body[position]
+        if isinstance(node, ir.Access):
+            value = access_score(node.index, variable)
+            if isinstance(node, ir.Gather) and variable in variables[node.place]:
+                value = IRREGULAR
+            total += value if elements[position] or not kernel.reduction else value / 64
     return total
 
 

@@ -130,12 +130,38 @@ BOTH = """
     (store 2 (+ (* 2 k1 p0) p1) 8)))
 """
 """A place is compared with two sizes, either of which may be the larger."""
+OCTAVES = """
+(kernel (symbols k0)
+  (pointwise k0 74)
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (iota p1)
+    (const i64 0x2)
+    (lt bool 0 1)
+    (load 0 (+ (* 2 p0) (min 1 p1)))
+    (const i64 0x26)
+    (lt bool 0 4)
+    (load 0 (+ (* 2 p0) (// (max 0 (min 35 (+ p1 -2))) 18)))
+    (load 1 (% (max 0 (min 35 (+ p1 -2))) 18))
+    (mul f32 6 7)
+    (sin f32 8)
+    (load 0 (+ (* 2 p0) (// (max 0 (+ p1 -38)) 18)))
+    (load 1 (% (max 0 (+ p1 -38)) 18))
+    (mul f32 10 11)
+    (cos f32 12)
+    (where f32 5 9 13)
+    (where f32 2 3 14)
+    (store 2 (+ (* 74 p0) p1) 15)))
+"""
+"""Two coordinates, and sines and cosines of them in 18 octaves."""
 SIZES: dict[str, Sequence[tuple[int, ...]]] = {
     WAVES: [(1, 1), (5, 7), (2, 16), (3, 33), (2, 64), (1, 150)],
     PADDED: [(1, 1, 1, 1, 1), (2, 1, 3, 1, 7), (1, 4, 2, 1, 8), (4, 3, 1, 1, 40), (2, 2, 2, 1, 9)],
     ROLLED: [(1, 1, 1), (2, 5, 1), (1, 16, 16), (3, 1, 70), (4, 33, 31)],
     BOTH: [(1, 1), (5, 40), (40, 5)],
     TRIANGLE: [(1, 1), (2, 9), (40, 5), (7, 40), (70, 67)],
+    OCTAVES: [(1,), (5,), (33,)],
 }
 """The ends of parts before, within and behind vectors, steps and blocks."""
 
@@ -144,6 +170,8 @@ def drawn(text: str, dims: Sequence[int]) -> list[Array]:
     random = np.random.default_rng(0)
     if text in (WAVES, BOTH):
         return [random.uniform(-9, 9, count).astype(np.float32) for count in dims]
+    if text is OCTAVES:
+        return [random.uniform(-9, 9, count).astype(np.float32) for count in (2 * dims[0], 18)]
     if text is PADDED:
         return [encode("bf16", random.uniform(-9, 9, dims[1] * dims[4])), np.ones(2, np.uint8)]
     if text is ROLLED:
@@ -211,6 +239,29 @@ def test_of_too_many_stretches_lanes_have_none_of_their_own() -> None:
     )
     regions = parted(kernel, "p1")
     assert [len(region.along) for region in regions] == [1] * 9
+
+
+def test_between_two_multiples_of_a_divisor_nothing_is_divided() -> None:
+    """Each coordinate is one number for all lanes, and octaves are a vector."""
+    source = generated(OCTAVES)
+    assert "floor_" not in source
+    assert source.count("= splat_f32(in0[") == 4
+    assert source.count("= load_f32(in1 + ") == 4
+
+
+def test_pieces_of_few_elements_are_one_stretch() -> None:
+    """Of twice as many coordinates in a few octaves vectors would be mostly empty."""
+    few = OCTAVES.replace(" 18)", " 6)")
+    assert [len(region.along) for region in parted(parse_kernel(few), "p1")] == [3]
+    assert [len(region.along) for region in parted(parse_kernel(OCTAVES), "p1")] == [5]
+
+
+@pytest.mark.parametrize("octaves", [18, 6])
+def test_lanes_are_along_what_is_stored_as_one_where_each_part_has_few_loads(octaves: int) -> None:
+    """No part reads what the others do, so all of them together do not count against the store."""
+    kernel = parse_kernel(OCTAVES.replace(" 18)", f" {octaves})"))
+    first = candidates(kernel, MACHINE, {"k0": 4096})[0]
+    assert (first["axis"], first["parted"]) == (1, 1)
 
 
 def test_a_join_is_parted_first() -> None:
