@@ -29,6 +29,10 @@ _COSTLY = frozenset(
         *("cos", "tan", "pow"),
     )
 )
+_FUNCTION = 10
+"""Operations that one of those is as much as: sums of sigmoids in rows that lie three and five
+apart take 0.5 and 0.9 times as long as in columns, and 1.3 where they lie eight apart
+(tests/benchmarks/cpu_schedules.py, on a Zen 4)."""
 REMEMBERED = 1024
 """Indices whose strides are remembered."""
 CONTIGUOUS, CLAMPED, UNIFORM, STRIDED, IRREGULAR = 2, 1, 0, -3, -5
@@ -203,8 +207,9 @@ def score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int])
     """How well lanes along `variable` would be used: accesses, and full vectors.
 
     Where a loop without a reduction is shorter than a vector, the whole body is computed so many
-    times more: an operation a lane costs as much as an access that moves lanes one by one. Where
-    loops are parted, each stretch has its own accesses alone.
+    times more: an operation a lane costs as much as an access that moves lanes one by one. So is
+    what is reduced in as few columns, where the capture says how many: other sizes are served, too.
+    Where loops are parted, each stretch has its own accesses alone.
     """
     stretches = [each for region in parted(kernel, variable) for each in region.along]
     if stretches:
@@ -214,9 +219,22 @@ def score(kernel: ir.Kernel, variable: str, lanes: int, dims: Mapping[str, int])
     extent = extent_of(kernel, variable, dims)
     if extent is not None and total > 0:
         total *= extent / (lanes * -(-extent // lanes))
-    if extent is not None and extent < lanes and not kernel.reduction:
-        total += STRIDED * len(kernel.body) * (1 / extent - 1 / lanes)
+    work = len(kernel.body)
+    if kernel.reduction:
+        extent = extent_of(kernel, variable, {}) if variable[0] == "p" else None
+        work = _reduced_work(kernel)
+    if extent is not None and extent < lanes:
+        total += STRIDED * work * (1 / extent - 1 / lanes)
     return total
+
+
+def _reduced_work(kernel: ir.Kernel) -> int:
+    """How many operations are done for each element of what is reduced."""
+    return sum(
+        _FUNCTION if node.name in _COSTLY else 1
+        for node, is_element in zip(kernel.body, ir.per_element(kernel), strict=True)
+        if is_element and isinstance(node, ir.Op)
+    )
 
 
 def _accesses_score(kernel: ir.Kernel, variable: str, places: Collection[int]) -> float:

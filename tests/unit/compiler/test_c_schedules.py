@@ -459,6 +459,40 @@ def test_a_vector_is_of_several_rows_first_where_one_has_few_terms(
 
 
 @pytest.mark.parametrize(
+    ("columns", "op", "first"),
+    [
+        ("3", "sigmoid", "cpu.rows"), ("5", "exp", "cpu.rows"), ("8", "sigmoid", "cpu.columns"),
+        ("3", "neg", "cpu.columns"), ("k1", "sigmoid", "cpu.columns"),
+    ],
+)  # fmt: skip
+def test_functions_of_few_columns_are_computed_along_rows_first(
+    columns: str, op: str, first: str, tmp_path: Path
+) -> None:
+    """Vectors of three colours would be mostly empty. Not so where a size says how many: others are
+    served, too."""
+    kernel = parse_kernel(f"""
+(kernel (symbols k0 k1)
+  (pointwise k0 {columns})
+  (reduction 40)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (load 0 (+ (* 40 {columns} p0) p1 (* {columns} r0)))
+    ({op} f32 0)
+    (load 1 k1)
+    (mul f32 1 2)
+    (reduce sum f32 3)
+    (store 2 (+ (* {columns} p0) p1) 4)))
+""")
+    for dims in (None, {"k0": 4096, "k1": 3}):
+        assert candidates(kernel, AVX512, dims)[0].family == first
+    count = int(columns) if columns.isdigit() else 3
+    random = np.random.default_rng(0)
+    inputs = [random.normal(size=size).astype(np.float32) for size in (37 * 40 * count, count + 1)]
+    schedule = candidates(kernel, MACHINE)[0]
+    check(compile_kernel(kernel, schedule, tmp_path), (37, count), inputs)
+
+
+@pytest.mark.parametrize(
     ("points", "row", "plane", "first"),
     [
         ("k0", "(+ (* 2 p0) r1)", "(+ (* 4 p0) (* 2 r0) r1)", "cpu.pointwise"),
