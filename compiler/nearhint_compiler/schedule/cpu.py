@@ -58,6 +58,7 @@ from nearhint_compiler.schedule.cpu_facts import (
     IRREGULAR,
     access_score,
     axes_of,
+    bounded,
     extent_of,
     has_narrow,
     is_costly,
@@ -106,9 +107,8 @@ _PAIR = 2
 """Terms of which a vector is rather of several rows than along one; of planes, of narrow elements
 and of what lies a few apart (`analysis.apart`) `_FEW` are: sums of pairs take 0.13, pools of two by
 two 0.3, and lengths of vectors in space 0.35 times as long there. Written out they come first."""
-_SINGLY, _LEAST_LANES = 128, 4
-"""Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
-memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""
+_LEAST_FULL = 8
+"""Lanes of a loop that is cut, at least, where that is to come first."""
 SINGLY_IN_COLUMNS = 512
 """Of those, what a step of cpu.columns moves at most, which is written once for each walk and each
 number of vectors that an incomplete block may have: compilers take a minute for twice as many."""
@@ -145,8 +145,8 @@ def candidates(
     default, *others = _ranked(kernel, target, dims or {})
     cut = respaced(kernel)
     better: list[Schedule] = []
-    if cut is not None and dims is not None and cut.holds_at(dims):
-        better = [_with(found, "spaced") for found in _ranked(cut.kernel, target, dims)]
+    if cut is not None and (not cut.facts or (dims is not None and cut.holds_at(dims))):
+        better = [_with(found, "spaced") for found in _ranked(cut.kernel, target, dims or {})]
         better = better[: limit * SPACED_LIMIT // CANDIDATE_LIMIT]
     written = written_out(kernel)
     if written is not None:
@@ -154,7 +154,21 @@ def candidates(
         better = [*first[: limit * WRITTEN_LIMIT // CANDIDATE_LIMIT], *better]
         if _is_first(kernel, default, written, first[0]):
             return (*better, default, *others)[:limit]
+    if cut is not None and not cut.facts and _fills_lanes(kernel, default, cut.kernel, better[0]):
+        return (*better, default, *others)[:limit]
     return (default, *better, *others)[:limit]
+
+
+def _fills_lanes(kernel: ir.Kernel, default: Schedule, cut: ir.Kernel, first: Schedule) -> bool:
+    """Whether what is divided is moved one by one, and lanes along a loop of the `cut` are full and
+    move less so: the zeros of eight columns are in one word.
+    """
+    if {default.family, first.family} != {"cpu.pointwise"}:
+        return False
+    lane = f"p{first['axis']}"
+    extent = extent_of(cut, lane, {})
+    is_full = extent is not None and extent >= first["lanes"] >= _LEAST_FULL
+    return is_full and moved_singly(kernel, f"p{default['axis']}") > moved_singly(cut, lane)
 
 
 def _is_first(kernel: ir.Kernel, default: Schedule, written: ir.Kernel, first: Schedule) -> bool:
@@ -218,7 +232,7 @@ def _element_space(
     long = _beside_few(kernel, (turned or best, across), dims) if across else ""
     if long:
         for width in (half, lanes) if moved_singly(kernel, long) else (lanes, half):
-            width, unroll = _bounded(kernel, long, dims, lanes=width, unroll=2)
+            width, unroll = bounded(kernel, long, dims, lanes=width, unroll=2)
             yield _pointwise(long, lanes=width, unroll=unroll)
     yield from tiles
     if _has_known(kernel, best, dims):
@@ -229,10 +243,10 @@ def _element_space(
     ]
     if parted(kernel, best):
         for width, unroll in ((first, 2), (second, 2), (first, 4), (second, 1)):
-            width, unroll = _bounded(kernel, best, dims, lanes=width, unroll=unroll)
+            width, unroll = bounded(kernel, best, dims, lanes=width, unroll=unroll)
             yield _pointwise(best, lanes=width, unroll=unroll, parted=1)
     for axis, width, unroll in (*shapes, *((other, lanes, 2) for other in others[:1])):
-        width, unroll = _bounded(kernel, axis, dims, lanes=width, unroll=unroll)
+        width, unroll = bounded(kernel, axis, dims, lanes=width, unroll=unroll)
         yield _pointwise(axis, lanes=width, unroll=unroll)
     yield from last
 
@@ -250,24 +264,6 @@ def _has_known(kernel: ir.Kernel, lane: str, dims: Mapping[str, int]) -> bool:
     """Whether there are several rows along `lane`, and these have something in common."""
     known = known_of(kernel, lane)
     return known is not None and extent_of(kernel, known.down, dims) != 1
-
-
-def _bounded(
-    kernel: ir.Kernel, axis: str, dims: Mapping[str, int], *, lanes: int, unroll: int
-) -> tuple[int, int]:
-    """Lanes and vectors a step that leave few enough elements to be moved one by one.
-
-    A step has no more vectors than the loop: shorter rows would have single ones alone.
-    """
-    single = moved_singly(kernel, axis)
-    extent = extent_of(kernel, axis, dims)
-    while unroll > 1 and extent is not None and unroll * lanes > extent:
-        unroll //= 2
-    while unroll > 1 and single * lanes * unroll > _SINGLY:
-        unroll //= 2
-    while lanes > _LEAST_LANES and single * lanes * unroll > _SINGLY:
-        lanes //= 2
-    return lanes, unroll
 
 
 def _tile_space(

@@ -37,6 +37,9 @@ REMEMBERED = 1024
 """Indices whose strides are remembered."""
 CONTIGUOUS, CLAMPED, UNIFORM, STRIDED, IRREGULAR = 2, 1, 0, -3, -5
 """How well lanes along a loop suit an access."""
+_SINGLY, _LEAST_LANES = 128, 4
+"""Elements that a step of cpu.pointwise moves one by one at most, where its lanes are apart in
+memory, and the lanes that it has at least. Compilers take far more than in proportion to them."""
 _EXTREMA = ("max", "min")
 """Reductions that compare their terms with what they have."""
 
@@ -178,6 +181,27 @@ def moved_singly(kernel: ir.Kernel, variable: str) -> int:
         for position, node in enumerate(kernel.body)
         if position not in in_vectors
     )
+
+
+def bounded(
+    kernel: ir.Kernel, axis: str, dims: Mapping[str, int], *, lanes: int, unroll: int
+) -> tuple[int, int]:
+    """Lanes and vectors a step that leave few enough elements to be moved one by one.
+
+    A step has no more vectors than the loop: shorter rows would have single ones alone. Nor has a
+    vector lanes of which half are never used, where the capture says how long rows are.
+    """
+    single = moved_singly(kernel, axis)
+    extent, known = extent_of(kernel, axis, dims), extent_of(kernel, axis, {})
+    while lanes > _LEAST_LANES and known is not None and lanes // 2 >= known:
+        lanes //= 2
+    while unroll > 1 and extent is not None and unroll * lanes > extent:
+        unroll //= 2
+    while unroll > 1 and single * lanes * unroll > _SINGLY:
+        unroll //= 2
+    while lanes > _LEAST_LANES and single * lanes * unroll > _SINGLY:
+        lanes //= 2
+    return lanes, unroll
 
 
 def wide_totals(kernel: ir.Kernel, *, lanes: int, bits: int) -> int:

@@ -543,3 +543,64 @@ def test_lanes_go_along_a_loop_that_fills_them_rather_than_along_pairs(
 
 def test_lanes_go_along_what_is_contiguous_between_bounds() -> None:
     assert {each["axis"] for each in candidates(parse_kernel(JOINED), AVX512)[:5]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("columns", "word", "is_first"), [("64", 8, True), ("64", 4, False), ("k1", 8, False)]
+)
+def test_numbers_in_words_come_first_where_words_are_vectors(
+    columns: str, word: int, is_first: bool, tmp_path: Path
+) -> None:
+    """A loop of eight is cut off, and its vectors are full: not of sixteen lanes. Not so where a
+    size says how many words there are: the cut has a Guard."""
+    kernel = parse_kernel(f"""
+(kernel (symbols k0 k1)
+  (pointwise k0 {columns})
+  (reduction)
+  (params (in i32) (in f32) (out f32))
+  (body
+    (load 0 (// p1 {word}))
+    (iota (* 4 (% p1 {word})))
+    (cast i32 1)
+    (shr i32 0 2)
+    (cast f32 3)
+    (load 1 (+ (* {columns} p0) p1))
+    (mul f32 4 5)
+    (load 1 k1)
+    (mul f32 6 7)
+    (store 2 (+ (* {columns} p0) p1) 8)))
+""")
+    for dims in (None, {"k0": 4096, "k1": 64}):
+        first = candidates(kernel, AVX512, dims)[0]
+        assert first.get("spaced", 0) == is_first
+        assert not is_first or (first["axis"], first["lanes"]) == (2, 8)
+    assert not is_first or not generate(kernel, first, AVX512).guard.facts
+    words = np.arange(64 // word, dtype=np.int32) * 123_456_789
+    values = np.random.default_rng(0).normal(size=37 * 64 + 1).astype(np.float32)
+    schedule = candidates(kernel, MACHINE)[0]
+    check(compile_kernel(kernel, schedule, tmp_path), (37, 64), [words, values])
+
+
+def test_vectors_of_a_short_row_have_no_lanes_that_are_never_used() -> None:
+    """Where a size says how short rows are, others are served, too."""
+    rows = """
+(kernel (symbols k0 k1)
+  (pointwise k0 {columns})
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (load 0 p0)
+    (load 1 (+ k1 p1))
+    (mul f32 0 1)
+    (exp f32 2)
+    (store 2 (+ (* {columns} p0) p1) 3)))
+"""
+    along = {
+        columns: {
+            each["lanes"]
+            for each in candidates(parse_kernel(rows.format(columns=columns)), AVX512, {"k1": 8})
+            if each["axis"] == 1
+        }
+        for columns in ("8", "9", "k1")
+    }
+    assert along == {"8": {8}, "9": {8, 16}, "k1": {8, 16}}
