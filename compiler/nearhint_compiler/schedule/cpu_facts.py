@@ -77,15 +77,21 @@ def lanes_of(kernel: ir.Kernel, target: Target, variable: str = "") -> int:
 def _in_loops(kernel: ir.Kernel) -> list[bool]:
     """What varies along loops, but for the places of extremal elements: those are one a row.
 
-    Nor places that rows are gathered from, which are read from memory one by one anyhow.
+    Nor places that rows are gathered from, where these are only read, or cast: that is done one by
+    one anyhow. What is computed of them is computed in vectors.
     """
     places = [False] * len(kernel.body)
     for position, node in enumerate(kernel.body):
         operands = ir.operands_of(node)
         places[position] = isinstance(node, ir.Arg) or any(places[place] for place in operands)
     elements, named = ir.per_element(kernel), places_alone(kernel)
+    read = {
+        position
+        for position in named
+        if not isinstance(node := kernel.body[position], ir.Op) or node.name == "cast"
+    }
     return [
-        varies and (elements[position] or not places[position]) and position not in named
+        varies and (elements[position] or not places[position]) and position not in read
         for position, varies in enumerate(ir.varying(kernel))
     ]
 

@@ -372,6 +372,32 @@ def test_a_row_with_a_scan_is_never_shared() -> None:
         assert {schedule["split"] for schedule in candidates(kernel(name), AVX512)} == {0}
 
 
+_WRAPPED = "(const i64 0x0) (lt bool 1 2) (const i64 0x81) (add i64 1 4) (where i64 3 5 1)"
+
+
+@pytest.mark.parametrize(("computed", "place", "lanes"), [("", 1, 16), (_WRAPPED, 6, 8)])
+def test_places_that_are_computed_have_vectors_of_their_own_width(
+    computed: str, place: int, lanes: int
+) -> None:
+    """As negative ones are, that count from the end: of two registers compilers take each number
+    apart. What is only read is read one by one in any case."""
+    kernel = parse_kernel(f"""
+(kernel (symbols k0 k1)
+  (pointwise k0)
+  (reduction k1)
+  (params (in f32) (in i64) (in f32) (out f32))
+  (body
+    (load 0 (+ (* k1 p0) r0))
+    (load 1 r0)
+    {computed}
+    (gather 2 0 1 129 {place})
+    (add f32 0 {place + 1})
+    (reduce max f32 {place + 2})
+    (store 3 p0 {place + 3})))
+""")
+    assert candidates(kernel, AVX512)[0]["lanes"] == lanes
+
+
 def test_the_place_of_an_element_does_not_narrow_its_vectors() -> None:
     assert candidates(kernel("row_argmax_f32"), AVX512)[0]["lanes"] == 16
     assert candidates(kernel("column_cumprod_i64"), AVX512)[1]["lanes"] == 8
