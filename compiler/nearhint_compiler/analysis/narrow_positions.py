@@ -14,11 +14,18 @@ LIMIT = 2**30
 _SUMS = frozenset({"add", "sub"})
 _KEPT = frozenset({"abs", "neg", "min", "max", "where"})
 """Whose results are no larger than their operands."""
+_LEFT = frozenset({"and", "mod"})
+_PARTED = _LEFT | {"shr", "floordiv"}
+"""Whose results are no larger than their operands, if the second is a number that is not negative:
+what is left of a place beside parts of so many, and which part it is in.
+"""
+_NARROW = frozenset({"i32", "i16", "i8", "u8"})
 _COMPARED = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 def with_narrow_positions(kernel: ir.Kernel) -> ir.Kernel:
-    """The kernel with sums of two positions, and what is no larger, in i32; else the same.
+    """The kernel with sums of two positions, and what is no larger, in i32; else the same. So are
+    positions compared with what was read in as few bits.
 
     >>> from nearhint_compiler.ir.text import parse_kernel
     >>> far = with_narrow_positions(parse_kernel('''(kernel (symbols k0 k1) (pointwise k0 k1)
@@ -32,6 +39,13 @@ def with_narrow_positions(kernel: ir.Kernel) -> ir.Kernel:
     dtypes = ir.dtypes_of(kernel)
     sizes = _in_positions(kernel, dtypes)
     computed = {place for place in sizes if isinstance(kernel.body[place], ir.Op)}
+    widened = {
+        place: node.operands[0]
+        for place, node in enumerate(kernel.body)
+        if isinstance(node, ir.Op)
+        and (node.name, node.dtype) == ("cast", "i64")
+        and dtypes[node.operands[0]] in _NARROW
+    }
     body: list[ir.BodyNode] = []
     wide: dict[int, int] = {}
     narrow: dict[int, int] = {}
@@ -45,10 +59,11 @@ def with_narrow_positions(kernel: ir.Kernel) -> ir.Kernel:
             return wide[place]
         if place not in narrow:
             node = kernel.body[place]
+            given = wide[widened.get(place, place)]
             narrow[place] = add(
                 ir.Const("i32", node.bits & 0xFFFFFFFF)
                 if isinstance(node, ir.Const)
-                else ir.Op("cast", "i32", (wide[place],))
+                else ir.Op("cast", "i32", (given,))
             )
         return narrow[place]
 
@@ -62,9 +77,10 @@ def with_narrow_positions(kernel: ir.Kernel) -> ir.Kernel:
             case ir.Op(name, dtype, operands) if place in computed:
                 narrow[place] = add(ir.Op(name, "i32", tuple(map(in_32_bits, operands))))
             case ir.Op(name, dtype, operands) if (
-                not computed.isdisjoint(operands)
-                and sizes.keys() >= {each for each in operands if dtypes[each] != ir.BOOL}
-                and (name in _COMPARED or (name == "cast" and dtype != "i64"))
+                (name in _COMPARED or (name == "cast" and dtype != "i64"))
+                and not sizes.keys().isdisjoint(operands)
+                and not (computed | widened.keys()).isdisjoint(operands)
+                and sizes.keys() | widened.keys() >= {*operands}
             ):
                 wide[place] = add(ir.Op(name, dtype, tuple(map(in_32_bits, operands))))
             case _:
@@ -89,6 +105,12 @@ def _in_positions(kernel: ir.Kernel, dtypes: tuple[str, ...]) -> dict[int, int]:
                     times = sum(parts) if name in _SUMS else max(parts)
                     if times <= 2:
                         found[place] = times
+            case ir.Op(name, "i64", (given, by)) if name in _PARTED and given in found:
+                match kernel.body[by]:
+                    case ir.Const(_, bits) if bits <= (31 if name == "shr" else LIMIT):
+                        found[place] = 1 if name in _LEFT else found[given]
+                    case _:
+                        continue
             case _:
                 continue
     return found

@@ -254,6 +254,7 @@ class Emitter:
             raise Unlowerable(f"{name} of {kinds}")
         if name in _INTEGER_DIVISIONS and kinds[0] in INTEGERS:
             self._check_divisor(operands[1])
+            name, operands = self._without_division(name, operands)
         result = "bool" if rule.result == "bool" else dtype
         known = self._known(name, operands)
         if known is not None:
@@ -310,6 +311,23 @@ class Emitter:
                 return None if holds is None else self.const("bool", holds)
             case _:
                 return None
+
+    def _without_division(
+        self, name: str, operands: tuple[Value, ...]
+    ) -> tuple[str, tuple[Value, ...]]:
+        """Of integers what is left by a power of two, and the quotient rounded down, are some of
+        their bits.
+        """
+        divisor = self.body[operands[1].node]
+        bits = divisor.bits if isinstance(divisor, ir.Const) else 0
+        dtype = operands[1].dtype
+        if bits & (bits - 1) or _integer(dtype, bits) <= 0:
+            return name, operands
+        if name == "mod":
+            return "and", (operands[0], self.const(dtype, bits - 1))
+        if name == "floordiv":
+            return "shr", (operands[0], self.const(dtype, bits.bit_length() - 1))
+        return name, operands
 
     def _check_divisor(self, divisor: Value) -> None:
         """An integer division by 0 or -1 may trap: a constant or a size is known not to."""

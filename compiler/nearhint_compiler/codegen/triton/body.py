@@ -27,6 +27,7 @@ from nearhint_compiler.codegen.triton.phases import phased
 from nearhint_compiler.codegen.triton.text import (
     TRITON_TYPES,
     cast_text,
+    exact_reciprocal,
     full_text,
     index_text,
     neutral_text,
@@ -218,6 +219,10 @@ class Body:
             case ir.Op("cast", dtype, (operand,)):
                 value = cast_text(self.name(operand), self._dtypes[operand], dtype)
                 return [f"{name} = {value}"]
+            case ir.Op("div", _, (top, bottom)) if factor := exact_reciprocal(
+                self.kernel.body[bottom]
+            ):
+                return [f"{name} = {self.name(top)} * {factor}"]
             case ir.Op() if position in self._shares:
                 share = self._shares[position]
                 return [f"{name} = {self.name(share.term)} * (1.0 / {self.name(share.total)})"]

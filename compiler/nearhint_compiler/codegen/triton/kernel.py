@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from nearhint_compiler.analysis.narrow_places import with_narrow_places
 from nearhint_compiler.analysis.narrow_positions import with_narrow_positions
+from nearhint_compiler.analysis.narrow_sums import with_narrow_sums
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_compiler.codegen.spacing import spaced
 from nearhint_compiler.codegen.triton.divisions import by_factors
@@ -62,7 +63,7 @@ def generate(kernel: ir.Kernel, schedule: Schedule, target: Target) -> Generated
     laid_out, spaced_facts = spaced(kernel, schedule)
     width = f"i{schedule['index']}"
     if width == "i32":
-        laid_out = with_narrow_positions(with_narrow_places(laid_out))
+        laid_out = with_narrow_sums(with_narrow_positions(with_narrow_places(laid_out)))
     layout = FAMILIES[schedule.family](laid_out, schedule)
     if width == "i32":
         lines, factors = by_factors(

@@ -12,6 +12,11 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.program import DTYPES
 
+LARGEST_EXPONENT = 100
+"""Of a power of two whose reciprocal is as far from what has no digits left, in f32 too."""
+_FLOATS: Mapping[str, str] = {"f64": "d", "f32": "f", "f16": "e", "bf16": "f"}
+"""By floating dtype that constants have how `struct` calls it, or what it begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class TritonType:
@@ -94,19 +99,37 @@ def constant_text(dtype: str, bits: int) -> str:
     """
     if dtype == "bool":
         return "True" if bits else "False"
-    if dtype in ("f64", "f32", "f16"):
-        code = {"f64": "d", "f32": "f", "f16": "e"}[dtype]
-        (value,) = struct.unpack(f"<{code}", bits.to_bytes(DTYPES[dtype], "little"))
-    elif dtype == "bf16":
-        (value,) = struct.unpack("<f", (bits << 16).to_bytes(4, "little"))
-    else:
+    if dtype not in _FLOATS:
         width = 8 * DTYPES[dtype]
         return str(bits - (1 << width) if dtype != "u8" and bits >> (width - 1) else bits)
+    value = _float(dtype, bits)
     if math.isnan(value):
         return 'float("nan")'
     if math.isinf(value):
         return 'float("inf")' if value > 0 else 'float("-inf")'
     return repr(value)
+
+
+def exact_reciprocal(node: ir.BodyNode) -> str:
+    """Of a power of two the text of what a quotient by it is a product with, bit for bit; else "".
+
+    >>> exact_reciprocal(ir.Const("f32", 0x43800000)), exact_reciprocal(ir.Const("f32", 0x43000001))
+    ('0.00390625', '')
+    """
+    if not isinstance(node, ir.Const) or node.dtype not in _FLOATS:
+        return ""
+    divisor = _float(node.dtype, node.bits)
+    fraction, exponent = math.frexp(divisor)
+    is_exact = abs(fraction) == 0.5 and abs(exponent) <= LARGEST_EXPONENT
+    return repr(1.0 / divisor) if is_exact else ""
+
+
+def _float(dtype: str, bits: int) -> float:
+    """The number that a constant's bits stand for."""
+    if dtype == "bf16":
+        dtype, bits = "f32", bits << 16
+    (value,) = struct.unpack(f"<{_FLOATS[dtype]}", bits.to_bytes(DTYPES[dtype], "little"))
+    return float(value)
 
 
 def zero_text(dtype: str) -> str:

@@ -56,6 +56,18 @@ CASES = {
         kernel_of("(mul i64 0 1)", "(cast f32 3)", "(reduce sum f32 4)", ROW.format(5)),
         [],
     ),
+    "what two by two and seven by seven are": (
+        kernel_of("(sub i64 0 1)", "(const i64 0x1)", "(and i64 3 4)", "(shr i64 3 4)",
+                  "(const i64 0x7)", "(mod i64 3 7)", "(floordiv i64 3 7)", "(add i64 5 8)",
+                  "(add i64 6 9)", "(cast f32 10)", "(cast f32 11)", "(mul f32 12 13)",
+                  "(reduce sum f32 14)", ROW.format(15)),
+        ["sub", "and", "shr", "mod", "floordiv", "add"],
+    ),
+    "bits that 32 do not have": (
+        kernel_of("(sub i64 0 1)", "(const i64 0x20)", "(shr i64 3 4)", "(cast f32 5)",
+                  "(reduce sum f32 6)", ROW.format(7)),
+        ["sub"],
+    ),
     "of data": (
         kernel_of("(sub i64 0 2)", "(cast f32 3)", "(reduce sum f32 4)", ROW.format(5)),
         [],
@@ -82,3 +94,22 @@ def test_they_are_where_indices_have_32_bits(index: int, is_narrow: bool) -> Non
     operands = difference.split(" = ")[1].split(" - ")
     narrow = [f"{each} = " in line and "tl.int32" in line for each in operands for line in lines]
     assert any(narrow) == is_narrow
+
+
+@pytest.mark.parametrize(("dtype", "in_32"), [("i32", True), ("u8", True), ("i64", False)])
+def test_positions_are_compared_with_narrow_numbers_as_these_are(dtype: str, in_32: bool) -> None:
+    cast = "" if dtype == "i64" else "(cast i64 0)"
+    last = 0 if dtype == "i64" else 1
+    kernel = parse_kernel(
+        f"(kernel (symbols k0 k1) (pointwise k0) (reduction k1) (params (in {dtype}) (out i64))"
+        f" (body (load 0 p0) {cast} (iota r0) (lt bool {last + 1} {last}) (cast i64 {last + 2})"
+        f" (reduce sum i64 {last + 3}) (store 1 p0 {last + 4})))"
+    )
+    narrow = with_narrow_positions(kernel)
+    (compared,) = [n for n in narrow.body if isinstance(n, ir.Op) and n.name == "lt"]
+    dtypes = ir.dtypes_of(narrow)
+    assert {dtypes[each] for each in compared.operands} == {"i32" if in_32 else "i64"}
+    lengths = np.array([0, 3, 7, 9], {"i32": np.int32, "u8": np.uint8}.get(dtype, np.int64))
+    (wide,) = interpret(kernel, {"k0": 4, "k1": 7}, [lengths])
+    (found,) = interpret(narrow, {"k0": 4, "k1": 7}, [lengths])
+    assert found.values.tolist() == wide.values.tolist() == [0, 3, 7, 7]
