@@ -60,7 +60,7 @@ from nearhint_rules import expr as ex
 Window: TypeAlias = tuple[tuple[int, int], ...]
 """For each pointwise dim the start and the length of a slab."""
 SLAB_POINTS = 1 << 18
-ROW_LIMIT = 1 << 21
+ROW_LIMIT = 1 << 23
 """Elements of a reduction up to which it can be interpreted."""
 PART_POINTS = 1 << 16
 """Points of a slab that a thread interprets at once, if its outermost dim can be cut so short."""
