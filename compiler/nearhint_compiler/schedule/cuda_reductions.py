@@ -28,6 +28,7 @@ from nearhint_compiler.schedule.cuda_shared import (
     shared_rows,
     shared_scans,
 )
+from nearhint_compiler.schedule.cuda_short_runs import short_runs
 from nearhint_compiler.schedule.cuda_steps import column_itemsize
 from nearhint_compiler.schedule.cuda_strips import strips
 from nearhint_compiler.schedule.schedule import Schedule
@@ -145,6 +146,7 @@ def _schedules(facts: Facts) -> Iterator[Schedule]:
     is_tiled = facts.tile is not None and facts.has_static_length and facts.length <= SHORT_ROW
     if not facts.spaced and not is_tiled:
         yield next(found)
+    yield from short_runs(facts)
     if facts.has_scan:
         if prod(facts.extents) < facts.processors:
             yield from cuda_scans.chains(facts)

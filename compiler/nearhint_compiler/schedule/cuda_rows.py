@@ -39,6 +39,7 @@ from nearhint_compiler.schedule.cuda_teams import (
     tiled_team,
     walking_teams,
 )
+from nearhint_compiler.schedule.cuda_turned import turned_rows
 from nearhint_compiler.schedule.cuda_walks import walked
 from nearhint_compiler.schedule.schedule import Schedule
 
@@ -114,9 +115,12 @@ def rows_of(facts: Facts) -> Iterator[Schedule]:
     A dynamic row may outgrow the block of its hint, so the default loops.
     """
     r, rows = _covering(facts), prod(facts.extents)
-    looped = _default_walk(facts, r)
+    turned = tuple(turned_rows(facts))
+    across = (each for each in turned if each.family == "cuda.looped")
+    looped = next(across, _default_walk(facts, r))
     if not facts.has_static_length:
         yield looped
+    yield from turned
     by_warps = tuple(_by_warps(facts, r))
     # What is held first is timed first: of up to 512 elements sums are faster by four warps.
     at_first = len(by_warps) if r == WHOLE_ROW else 1

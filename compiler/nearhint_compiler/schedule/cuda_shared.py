@@ -163,7 +163,9 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
             yield from walked(facts, "split", r=r, splits=stored, warps=warps)
         if rows == 1:
             yield from _stored_total(facts)
-        for splits in dict.fromkeys(min(most, each) for each in (wanted, wanted // 2, 2 * wanted)):
+        # A scan's steps wait for each other: of shorter chunks there are fewer.
+        tried = (wanted, wanted // 2, 2 * wanted, *((4 * wanted,) if facts.has_scan else ()))
+        for splits in dict.fromkeys(min(most, each) for each in tried):
             if splits < 2:
                 continue
             if facts.has_scan:

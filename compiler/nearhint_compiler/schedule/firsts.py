@@ -29,6 +29,7 @@ from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.cuda_reductions import preferred_tile, streamed
 from nearhint_compiler.schedule.cuda_shared import are_pieces_timed
 from nearhint_compiler.schedule.cuda_steps import column_itemsize, first_single_step
+from nearhint_compiler.schedule.cuda_turned import turned_rows
 from nearhint_compiler.schedule.estimate import estimate
 from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules.target import Target
@@ -128,6 +129,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     facts = facts_of(kernel, target, dims)
     if (single := first_single_step(facts)) is not None:
         return (streamed(facts, first_few_planes(facts) or single),)
+    if turned := _promising(tuple(turned_rows(facts))):
+        return (streamed(facts, turned[0]),)
     candidates = cuda.candidates(kernel, target, dims)
     if are_pieces_timed(facts):
         # Which of them are faster shows in a contest alone.
