@@ -29,6 +29,13 @@ LARGEST: Mapping[str, float] = {
     "bf16": (2 - 2.0**-7) * 2.0**127,
 }
 """The largest finite number of each dtype."""
+INFINITE_FROM: Mapping[str, float] = {
+    "f64": float("inf"),
+    "f32": float("inf"),
+    "f16": 65520.0,
+    "bf16": (2 - 2.0**-8) * 2.0**127,
+}
+"""What is rounded to infinity in each dtype, of what is computed in its compute dtype, at least."""
 _WIDTH: Mapping[str, int] = {"i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
 
 

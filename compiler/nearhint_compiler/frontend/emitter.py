@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend.dtypes import (
     CATEGORY,
+    INFINITE_FROM,
     INTEGERS,
-    LARGEST,
     STORED_FLOATS,
     compute_dtype,
 )
@@ -187,11 +187,11 @@ class Emitter:
 
     def overflowed(self, value: Value) -> Value:
         """`value`, infinite where its own low precision has no number for it: rounded, it is."""
-        if compute_dtype(value.dtype) == value.dtype or value.dtype not in LARGEST:
+        least = INFINITE_FROM.get(value.dtype, math.inf)
+        if math.isinf(least):
             return value
-        largest = LARGEST[value.dtype]
-        for name, sign in (("gt", 1), ("lt", -1)):
-            is_beyond = self.op(name, value, self.const(value.dtype, sign * largest))
+        for name, sign in (("ge", 1), ("le", -1)):
+            is_beyond = self.op(name, value, self.const(value.dtype, sign * least))
             value = self.op("where", is_beyond, self.const(value.dtype, sign * math.inf), value)
         return value
 

@@ -341,14 +341,14 @@ def _lerp(e: Emitter, x: Value, y: Value, weight: Value) -> Value:
 
 
 def _nan_to_num(e: Emitter, x: Value, *, nan: Arg, posinf: Arg, neginf: Arg) -> Value:
-    """What is beyond the largest number is infinite once it is rounded, as eager has rounded it."""
+    """What would be infinite once it is rounded is so here: eager has rounded it."""
     if x.dtype not in dtypes.FLOATS:
         return x
-    largest = dtypes.LARGEST[x.dtype]
+    largest, infinite = dtypes.LARGEST[x.dtype], dtypes.INFINITE_FROM[x.dtype]
     fills = (
         (e.op("isnan", x), 0.0 if nan is None else nan),
-        (e.op("gt", x, e.const(x.dtype, largest)), largest if posinf is None else posinf),
-        (e.op("lt", x, e.const(x.dtype, -largest)), -largest if neginf is None else neginf),
+        (e.op("ge", x, e.const(x.dtype, infinite)), largest if posinf is None else posinf),
+        (e.op("le", x, e.const(x.dtype, -infinite)), -largest if neginf is None else neginf),
     )
     found = x
     for is_it, fill in fills:

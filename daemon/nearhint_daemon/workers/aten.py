@@ -338,10 +338,12 @@ def _with_own_infinities(
     fills = node.op == "aten.nan_to_num.default"
     if not isinstance(kind, pr.TensorType) or kind.dtype not in (FLOATS if fills else HALVES):
         return call
-    largest = PRECISIONS[kind.dtype].largest
+    largest, unit = PRECISIONS[kind.dtype].largest, PRECISIONS[kind.dtype].unit
+    # Half of a step beyond its largest number: that is rounded to infinity.
+    infinite = math.inf if kind.dtype == "f64" else largest * (1 + unit / (4 - 2 * unit))
 
     def asked(x: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
-        x = torch.where(x > largest, torch.inf, torch.where(x < -largest, -torch.inf, x))
+        x = torch.where(x >= infinite, torch.inf, torch.where(x <= -infinite, -torch.inf, x))
         return call(x, *rest, **keywords)
 
     def filled(
