@@ -67,6 +67,23 @@ def test_what_is_proved_holds_everywhere(expr: Expr) -> None:
             assert all(0 <= ex.evaluate(expr, point) < ex.evaluate(size, point) for point in POINTS)
 
 
+OTHER_LOOPS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(RANGES.extents, st.sampled_from(SIZES))
+)
+
+
+@given(st.lists(st.tuples(EXPRESSIONS, OTHER_LOOPS), min_size=2, max_size=4))
+def test_what_is_remembered_of_sizes_is_what_is_found_anew(
+    asked: list[tuple[Expr, dict[str, Expr]]],
+) -> None:
+    """Other loops have other extents, and a variable may be a loop's of one and not of another."""
+    known = ix.Ranges(RANGES.symbols)
+    for expr, extents in (*asked, *reversed(asked)):
+        found, anew = known.over(extents), ix.Ranges(RANGES.symbols, extents)
+        assert ix.simplify(expr, found) == ix.simplify(expr, anew)
+        assert ix.is_nonnegative(expr, found) == ix.is_nonnegative(expr, anew)
+
+
 SHAPES = st.lists(st.sampled_from([S0, S1, Int(1), Int(2), Int(6), ex.mul(2, S1)]), max_size=4)
 
 

@@ -264,7 +264,7 @@ def _unclamped(
     start = ex.ZERO if low is None else low
     end = ranges.extents[variable] if high is None else high
     loop = ex.symbol(variable)
-    inside = ix.Ranges(ranges.symbols, {**ranges.extents, variable: ex.sub(end, start)})
+    inside = ranges.over({**ranges.extents, variable: ex.sub(end, start)})
     body: list[ir.BodyNode] = []
     for node in kernel.body:
         if isinstance(node, ir.Indexed) and variable in ex.symbols_of(node.index):

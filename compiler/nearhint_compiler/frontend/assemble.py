@@ -152,7 +152,7 @@ def make_view(graph: Graph, value: int, root: int) -> MakeView | None:
         return None
     names = [f"f{place}" for place in range(len(found.shape))]
     extents = dict(zip(names, found.shape, strict=True))
-    ranges = ix.Ranges(graph.ranges.symbols, extents)
+    ranges = graph.ranges.over(extents)
     where: tuple[Expr, ...] = tuple(
         ex.ZERO if size == ex.ONE else Sym(name)
         for name, size in zip(names, found.shape, strict=True)

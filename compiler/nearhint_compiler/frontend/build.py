@@ -97,7 +97,7 @@ class _Builder:
         found = self.graph.tensor(output)
         names = tuple(ex.Sym(f"d{place}") for place in range(len(found.shape)))
         extents = {name.name: size for name, size in zip(names, found.shape, strict=True)}
-        ranges = ix.Ranges(self.graph.ranges.symbols, extents)
+        ranges = self.graph.ranges.over(extents)
         root, index = self.graph.root_index(value, names, ranges)
         node = self.graph.producers[root]
         if node in self.inlined:
@@ -144,7 +144,7 @@ class _Builder:
         """What may be assumed of the loops and of places that data names."""
         found = self.group.space.ranges(self.graph.ranges)
         extents = {name.name: place.size for place, name in self._places.items()}
-        return ix.Ranges(found.symbols, {**found.extents, **extents})
+        return found.over({**found.extents, **extents})
 
     def _gathered(self, param: int, index: Expr) -> Value:
         """The element of an input in memory at `index`, which mentions places."""

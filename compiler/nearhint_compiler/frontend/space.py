@@ -58,7 +58,7 @@ class Space:
     def ranges(self, symbols: ix.Ranges) -> ix.Ranges:
         """What may be assumed inside the loops."""
         extents = {f"f{place}": extent for place, extent in enumerate(self.extents)}
-        return ix.Ranges(symbols.symbols, extents)
+        return symbols.over(extents)
 
     def at(
         self, dims: Sequence[int], shape: Sequence[Expr], symbols: ix.Ranges

@@ -15,7 +15,6 @@ from nearhint_compiler.frontend.loops import Loops
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.space import Space
 from nearhint_compiler.frontend.worth import CLONES
-from nearhint_compiler.ir import index as ix
 from nearhint_rules import expr as ex
 
 COPYING = CLONES | {"aten._to_copy.default"}
@@ -81,7 +80,7 @@ def _order_of_source(graph: Graph, loops: Loops, source: Loops | None) -> tuple[
     it cuts or joins any.
     """
     names = {f"f{dim}": dim for dim in range(len(loops.shape))}
-    ranges = ix.Ranges(graph.ranges.symbols, dict(zip(names, loops.shape, strict=True)))
+    ranges = graph.ranges.over(dict(zip(names, loops.shape, strict=True)))
     (read,) = loops.reads
     index = [ex.ZERO if dim < 0 else ex.Sym(f"f{dim}") for dim in read.dims]
     if read.windows or read.shape is not None:

@@ -23,6 +23,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from nearhint_compiler.errors import InvalidKernel
 from nearhint_rules import expr as ex
@@ -39,6 +40,19 @@ class Ranges:
 
     symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     extents: Mapping[str, Expr] = field(default_factory=dict)
+    _of_sizes: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+    _of_loops: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def over(self, extents: Mapping[str, Expr]) -> Ranges:
+        """The same sizes with other loops; what was found of sizes alone is still known."""
+        return Ranges(self.symbols, extents, self._of_sizes)
+
+    def found(self, expr: Expr) -> dict[object, Any]:
+        """What is remembered of expressions like this one: a model has the same ones thousands of
+        times, and a proof is a search.
+        """
+        is_of_loops = not self.extents.keys().isdisjoint(ex.symbols_of(expr))
+        return self._of_loops if is_of_loops else self._of_sizes
 
 
 def terms_of(expr: Expr) -> tuple[Expr, ...]:
@@ -117,6 +131,13 @@ def is_nonnegative(expr: Expr, ranges: Ranges, *, depth: int = PROOF_DEPTH) -> b
         return expr.value >= 0
     if depth == 0:
         return False
+    known, key = ranges.found(expr), (expr, depth)
+    if key not in known:
+        known[key] = _is_nonnegative(expr, ranges, depth)
+    return bool(known[key])
+
+
+def _is_nonnegative(expr: Expr, ranges: Ranges, depth: int) -> bool:
     for name in ex.symbols_of(expr):
         if name in ranges.extents:
             least = _least_over(expr, name, ranges, depth)
@@ -300,6 +321,16 @@ def _interval_is_nonnegative(expr: Expr, ranges: Ranges) -> bool:
 
 def simplify(expr: Expr, ranges: Ranges) -> Expr:
     """An expression equal to `expr` for all values within `ranges`, by the rules above."""
+    if isinstance(expr, ex.Int | ex.Sym):
+        return expr
+    known = ranges.found(expr)
+    if expr not in known:
+        known[expr] = _simplify(expr, ranges)
+    simple: Expr = known[expr]
+    return simple
+
+
+def _simplify(expr: Expr, ranges: Ranges) -> Expr:
     match expr:
         case ex.Int() | ex.Sym():
             return expr
