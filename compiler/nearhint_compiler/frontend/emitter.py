@@ -198,7 +198,8 @@ class Emitter:
     def is_infinity(self, value: Value) -> bool:
         """Whether it is a constant, plus or minus infinity."""
         node = self.body[value.node]
-        return isinstance(node, ir.Const) and math.isinf(constant_value(node))
+        is_float = isinstance(node, ir.Const) and node.dtype == "f32"
+        return is_float and math.isinf(constant_value(node))
 
     def iota(self, index: Expr) -> Value:
         """An integer expression as an i64 value."""

@@ -25,8 +25,9 @@ ALONE = (2048, 8)
 
 
 def short_runs(facts: Facts) -> Iterator[Schedule]:
-    """Blocks of a run; none where no columns lie so."""
-    run = facts.extents[-1] if facts.is_columns and facts.extents else 0
+    """Blocks of a run; none where no columns lie so, or rows are written, too."""
+    is_read = facts.is_columns and facts.only_reads
+    run = facts.extents[-1] if is_read and facts.extents else 0
     if not 1 < run <= LONGEST_RUN or facts.has_scan or facts.length < SHORTEST:
         return
     x = covering(run)

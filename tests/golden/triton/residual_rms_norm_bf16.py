@@ -39,7 +39,7 @@ def nearhint_e6a219cec68d(a0, a1, a2, a3, a4, k0, X: tl.constexpr, R: tl.constex
         acc9 = _combine_sum(acc9, tl.broadcast_to(v7, [X, R]))
     acc9 = tl.reduce(acc9, 1, _combine_sum, keep_dims=True)
     v9 = acc9
-    v10 = v9 / v8
+    v10 = v9 * 0.000244140625
     v12 = v10 + v11
     v13 = tl.rsqrt(v12)
     rlast = (rlength - 1 - 0) // R * R + 0
