@@ -36,11 +36,10 @@ def widened_terms(kernel: ir.Kernel) -> frozenset[int]:
     return frozenset(found)
 
 
-def with_narrow_sums(kernel: ir.Kernel, *, most_terms: int = _MOST_TERMS) -> ir.Kernel:
+def with_narrow_sums(kernel: ir.Kernel) -> ir.Kernel:
     """The kernel with sums, and scans of sums, in i32 where all terms together fit; else the same.
 
-    A row has `most_terms` at most. A GPU adds 32 bits at a time, and brings half as many from lane
-    to lane.
+    It is for indices of 32 bits. A GPU adds 32 at a time, and brings 32 from lane to lane.
 
     >>> from nearhint_compiler.ir.text import parse_kernel
     >>> count = with_narrow_sums(parse_kernel('''(kernel (symbols k0 k1) (pointwise k0)
@@ -50,8 +49,8 @@ def with_narrow_sums(kernel: ir.Kernel, *, most_terms: int = _MOST_TERMS) -> ir.
     ['i32']
     """
     sizes = [size.value for size in kernel.reduction if isinstance(size, ex.Int)]
-    if len(sizes) == len(kernel.reduction):
-        most_terms = min(most_terms, math.prod(sizes))
+    is_known = len(sizes) == len(kernel.reduction)
+    most_terms = min(_MOST_TERMS, math.prod(sizes)) if is_known else _MOST_TERMS
     dtypes = ir.dtypes_of(kernel)
     narrow = {
         position: node.operands[0]
