@@ -197,9 +197,11 @@ class Emitter:
 
     def is_infinity(self, value: Value) -> bool:
         """Whether it is a constant, plus or minus infinity."""
-        node = self.body[value.node]
-        is_float = isinstance(node, ir.Const) and node.dtype == "f32"
-        return is_float and math.isinf(constant_value(node))
+        match self.body[value.node]:
+            case ir.Const("f32") as node:
+                return math.isinf(constant_value(node))
+            case _:
+                return False
 
     def iota(self, index: Expr) -> Value:
         """An integer expression as an i64 value."""
