@@ -19,7 +19,7 @@ from nearhint_compiler.schedule.schedule import Schedule
 PART = 8
 """What lies across is at least so great a part of all bytes."""
 BLOCKS = ((16, 256, 8), (16, 128, 4), (32, 64, 4), (32, 128, 8), (32, 32, 4), (64, 64, 8))
-"""(rows, elements of each, warps) of blocks that are walked. Of 60 x 208 rows of 3192 in bf16, beside
+"""(rows, elements of each, warps) of blocks that are walked. Of 60 x 208 rows of 3192 in bf16, and
 a branch that lies across, the first took 110 µs, the fourth 125, two rows a program 185
 (tests/benchmarks/results/2026-11-h200-schedules-turned.json)."""
 SHARED = ((16, 128, 4), (32, 64, 4), (16, 256, 8), (32, 32, 4), (64, 64, 8))
