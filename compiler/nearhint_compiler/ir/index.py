@@ -332,8 +332,6 @@ def simplify(expr: Expr, ranges: Ranges) -> Expr:
 
 def _simplify(expr: Expr, ranges: Ranges) -> Expr:
     match expr:
-        case ex.Int() | ex.Sym():
-            return expr
         case ex.Add(terms):
             return _recombined(ex.add(*(simplify(term, ranges) for term in terms)))
         case ex.Mul(factors):
@@ -348,6 +346,8 @@ def _simplify(expr: Expr, ranges: Ranges) -> Expr:
             return ex.minimum(*_undominated([simplify(arg, ranges) for arg in args], 1, ranges))
         case ex.Max(args):
             return ex.maximum(*_undominated([simplify(arg, ranges) for arg in args], -1, ranges))
+        case _:
+            return expr
 
 
 def _undominated(args: list[Expr], sign: int, ranges: Ranges) -> list[Expr]:

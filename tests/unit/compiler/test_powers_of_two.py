@@ -28,12 +28,17 @@ FUNCTIONS: dict[str, tuple[Function, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8], ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
+CASES = [
+    (name, dtype)
+    for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8)
+    for name in FUNCTIONS
+    if dtype.is_signed or "-" not in name
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES, ids=str)
 def test_integers_are_parted_by_their_bits(name: str, dtype: torch.dtype) -> None:
     function, ops = FUNCTIONS[name]
-    if dtype == torch.uint8 and "-" in name:
-        pytest.skip("a byte without a sign has no such divisor")
     info = torch.iinfo(dtype)
     ends = [info.min, info.min + 1, info.max - 1, info.max]
     x = torch.tensor([*range(max(info.min, -9), 10), *ends], dtype=dtype)

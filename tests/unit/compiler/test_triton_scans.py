@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
 from nearhint_compiler.codegen import generate
+from nearhint_compiler.codegen.triton.ops import LOG1P
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.legality import check_kernel
 from nearhint_compiler.schedule import candidates, parse_schedule
@@ -97,3 +99,9 @@ def test_every_scan_compiles_in_stages(kind: str, dtype: str, tmp_path: Path) ->
     built = compile_cubin(generate(kernel, wide, TARGET), TARGET, scratch=tmp_path)
     assert isinstance(built.launch, CudaLaunch)
     assert built.launch.stages == 2
+
+
+def test_a_step_of_a_scan_of_log_sums_has_the_digits_of_f32() -> None:
+    t = np.linspace(0.0, 1.0, 100_001)[1:]
+    error = np.abs(np.polyval(LOG1P, t) * t / np.log1p(t) - 1)
+    assert error.max() < np.finfo(np.float32).eps
