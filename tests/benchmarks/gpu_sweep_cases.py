@@ -27,6 +27,8 @@ from tests.benchmarks.sweeps import Sizes, Sweep, ones_of, rows_alone, starts_of
 
 from nearhint_rules.hints import bucket
 
+LEAST_ROWS = 2
+"""Of a capture of several."""
 MIDDLE = (2040, 1984)
 """Where what takes a matrix is compiled. Both multiples of an MX block."""
 _BF16 = torch.bfloat16
@@ -118,7 +120,18 @@ def starts_for_tuning(sweep: Sweep, mode: str) -> list[Sizes]:
         elif mode == "a":
             found.append(_all_apart(sweep, hint, like=start))
         else:
-            found.append(_rows_different(hint))
+            found.append(_rows_apart(sweep, hint, like=start))
+    return found
+
+
+def _rows_apart(sweep: Sweep, sizes: Sizes, *, like: Sizes) -> Sizes:
+    """The same with so many rows that no size of a tensor that follows them is another, fixed one,
+    but where it is so at `like`.
+    """
+    expected = _equal_sizes(sweep, _rows_different(like))
+    found = _rows_different(sizes)
+    while _equal_sizes(sweep, found) != expected and found[0] > LEAST_ROWS:
+        found = _rows_different((found[0] - max(found[0] // 16, 1), *found[1:]))
     return found
 
 
@@ -162,7 +175,8 @@ def _rows_different(sizes: Sizes) -> Sizes:
 
 def hints_of(sweep: Sweep, mode: str, *, measured: Sequence[Sizes] | None = None) -> list[Sizes]:
     """The sizes that are tuned for a sweep: of each bucket that is met, a power of two for each
-    dynamic size, but none that is measured: half the rows then. One row stays one row.
+    dynamic size, but none that is measured: half the rows then, or twice as many, as one row is
+    another capture's. One row stays one row.
     """
     measured = sweep.sizes if measured is None else measured
     found: dict[Sizes, None] = {}
@@ -171,6 +185,7 @@ def hints_of(sweep: Sweep, mode: str, *, measured: Sequence[Sizes] | None = None
         if sizes[0] == 1:
             wanted = (1, *wanted[1:])
         elif wanted in measured:
-            wanted = (wanted[0] // 2, *wanted[1:])
+            rows = wanted[0] // 2 if wanted[0] > LEAST_ROWS else 2 * wanted[0]
+            wanted = (rows, *wanted[1:])
         found[wanted] = None
     return list(found)

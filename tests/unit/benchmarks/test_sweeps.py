@@ -113,6 +113,19 @@ def test_no_size_is_one_that_stays_the_same_where_a_sweep_is_captured() -> None:
     assert WINDOW not in start
 
 
+def test_no_size_that_follows_the_rows_is_one_that_stays_where_the_rows_alone_change() -> None:
+    (guided,) = (each for each in sweeps_of("b", "everyday") if each.kind == "[16x129x128]")
+    ((rows, *others),) = starts_for_tuning(guided, "b")
+    assert 2 * rows not in others  # both of the two predictions of a row are in one tensor
+    assert bucket((rows,)) == bucket(guided.sizes[0][:1])
+
+
+def test_two_rows_that_are_measured_are_tuned_at_four() -> None:
+    """One row is another capture's, which no call of two rows comes to."""
+    (part,) = rows_alone(Sweep("softmax", of.softmax, of.matrix, MIDDLE, ((2, 37),)))
+    assert hints_of(part, "b") == [(4, 37)]
+
+
 def test_a_measured_power_of_two_is_tuned_at_half_its_rows() -> None:
     square = Sweep("softmax", of.softmax, of.matrix, MIDDLE, ((8192, 8192), (8100, 4100)))
     assert hints_of(square, "a") == [(4096, 8192), (8192, 4096)]
