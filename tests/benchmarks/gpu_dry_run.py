@@ -65,6 +65,9 @@ SMALL: dict[str, Sizes] = {
     "unshuffled_norm": (3, 5, 7, 8),
     "scaled_branch": (3, 16, 12, 10),
     "chunk_gates": (5, 3),
+    "softmax_of_classes": (3, 16, 12, 10),
+    "moments_of_last": (3, 12, 10, 16),
+    "merged_heads_residual": (3, 5, 12, 8),
 }
 """Sizes of what is larger than its sizes say, or counts blocks of rows."""
 SM_90 = CudaDevice("none", 90, 132, 80 << 30, "none", 0)

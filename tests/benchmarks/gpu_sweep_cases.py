@@ -17,6 +17,7 @@ from tests.benchmarks.gpu_sweep_composed import COMPOSED_SWEEPS
 from tests.benchmarks.gpu_sweep_deployed import DEPLOYED_SWEEPS
 from tests.benchmarks.gpu_sweep_everyday import EVERYDAY_SWEEPS
 from tests.benchmarks.gpu_sweep_further import FURTHER_SWEEPS
+from tests.benchmarks.gpu_sweep_kindred import KINDRED_SWEEPS
 from tests.benchmarks.gpu_sweep_looked_up import LOOKED_UP_SWEEPS
 from tests.benchmarks.gpu_sweep_mixed import MIXED_SWEEPS
 from tests.benchmarks.gpu_sweep_others import OTHER_SWEEPS
@@ -91,6 +92,7 @@ FUNCTIONS: dict[str, tuple[Sweep, ...]] = {
     "composed": COMPOSED_SWEEPS,
     "applied": APPLIED_SWEEPS,
     "everyday": EVERYDAY_SWEEPS,
+    "kindred": KINDRED_SWEEPS,
 }
 FUNCTIONS["all"] = tuple(sweep for sweeps in FUNCTIONS.values() for sweep in sweeps)
 """Sets of sweeps; no two sweeps have one title."""
