@@ -73,15 +73,15 @@ FOLDED_SHAPES = (
 """The same of several rows as one."""
 STORED_FOLDS = ((64, 4096, 8, 2, 3, 1), (64, 2048, 8, 2, 6, 1), (64, 2048, 8, 4, 1, 2))
 """The same where elements are stored."""
-FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH = 32, 64, 64
-"""How many rows are read as one at most, and how many columns, each how long, that makes at least:
-of shorter ones more is left to bring together than is gained."""
+FOLD_LIMIT, FOLDED_COLUMNS, FOLDED_LENGTH, FOLDED_WIDE_LENGTH = 32, 64, 64, 32
+"""How many rows are read as one at most, and how many columns, each how long, that makes at least,
+and where columns are many: of shorter ones more is left to bring together than is gained."""
 WARPS_AT_ONCE, LEAST_FOLDED, LEAST_PIECED, PIECED_WARPS = 64, 8, 4, 2
 """Warps that a processor runs at once, the least rows of such blocks, in pieces of more warps than
 so many."""
-WIDE_FOLD, WIDE_PIECED, WIDEST_PIECED = 1024, 640, 256
+WIDE_FOLD, WIDE_PIECED, MANY_PIECED = 1024, 640, 256
 """Columns a processor beyond which fewer rows are one, and in pieces, of which few warps are best;
-of a block of which more may be than run."""
+of a block of which more may be than run, and of wider ones."""
 FOLDED, ODD_BESIDE_FOLDS = 4, 2
 """How many of these shapes are offered beside vectors that sizes promise, and how many of single
 elements beside them."""
@@ -458,8 +458,12 @@ def _folded(facts: Facts, columns: int, by: int, shapes: Iterable[Shape]) -> Ite
         # Where there are more columns than at the hint, their programs still run at once.
         while SPARE * -(-by * columns // width) > most and least * width < elements:
             width *= 2
+        if is_pieced and warps > PIECED_WARPS:
+            # Of columns so many that they do not, a warp and more has one row of a block.
+            while -(-by * columns // width) > most and 2 * width < elements:
+                width *= 2
         shape = (width, elements, warps, *rest)
-        if SPARE * -(-by * columns // width) <= most or width == WIDEST_PIECED:
+        if SPARE * -(-by * columns // width) <= most or width >= MANY_PIECED:
             for each in sharing(facts, by * columns, facts.length // by, shape, least=0):
                 # They are brought together by few programs as they are.
                 each.pop("apart", 0)
@@ -485,13 +489,13 @@ def _gathering(splits: int, *, by: int, x: int, warps: int) -> dict[str, int]:
 def _fold(facts: Facts, columns: int, wide: int = WIDE_FOLD) -> int:
     """How many rows make one that begins at a sector, or where columns are many at a vector, and
     fills a block; 0 where none do."""
-    by = SECTOR_BYTES // 16 * column_lanes(facts)
+    by, length = SECTOR_BYTES // 16 * column_lanes(facts), FOLDED_LENGTH
     if by * columns > wide * facts.processors:
-        by = column_lanes(facts)
+        by, length = column_lanes(facts), FOLDED_WIDE_LENGTH
     while by < FOLD_LIMIT and by * columns < FOLDED_COLUMNS:
         by *= 2
     is_possible = facts.is_foldable or facts.folds_stores
-    return by if is_possible and facts.length >= by * FOLDED_LENGTH else 0
+    return by if is_possible and facts.length >= by * length else 0
 
 
 def _column_shapes(facts: Facts, columns: int) -> Sequence[Shape]:

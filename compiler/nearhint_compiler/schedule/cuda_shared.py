@@ -21,6 +21,7 @@ from nearhint_compiler.schedule.cuda_halves import half_planes, planes_in_half_w
 from nearhint_compiler.schedule.cuda_planes import are_busy
 from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_few_rows
+from nearhint_compiler.schedule.cuda_steps import column_itemsize
 from nearhint_compiler.schedule.cuda_walks import walked
 from nearhint_compiler.schedule.schedule import Schedule
 
@@ -32,6 +33,11 @@ several rows are one in vectors. Sums of 17 231 of 4000 in bf16 took 50 µs for 
 alone, of 30 011 of 2100 in f32 87 for 89, and with a cold cache 97 for 110
 (tests/benchmarks/gpu_schedules.py, on an H100). And how many of these are offered beside vectors
 that a hint promises."""
+NARROW_LENGTH = 256
+"""The same of elements of 16 bits, of which a thread would load one at a time: sums of 36 899 of
+866 take 21 µs for 25, of 97 757 of 1288 70 for 98, of 71 077 of 459 22 for 27, of 200 003 of 257 33
+for 41, with a cold cache; in f32 of 30 011 of 797 28.5 for 29.5, of 20 001 of 1021 and of 9634 of
+1492 as long or longer (on an H200, 2026-11-h200-wide-folds.json)."""
 PIECED_LENGTH, PIECED_BYTES = 1024, 4 << 20
 """Columns of which those in pieces are offered though a cache keeps all of them, so long and so
 many bytes: sums of 9491 of 2373 in bf16 took 12.4 µs for 18.9 by a program alone and 17.2 for 20.0
@@ -118,7 +124,8 @@ def shared_rows(facts: Facts) -> Iterator[Schedule]:
     rows = prod(facts.extents)
     is_folded = _is_folded_alone(facts) and not facts.has_vectors
     if facts.is_columns and (facts.length >= SHARED_LENGTH or is_folded):
-        yield from shared_columns(facts, rows)
+        is_short = facts.length < FOLDED_LENGTH
+        yield from islice(shared_columns(facts, rows), FOLDS_BESIDE if is_short else None)
     if facts.is_columns:
         yield from teams_of_columns(facts)
         yield from chained_columns(facts)
@@ -196,13 +203,26 @@ def are_pieces_timed(facts: Facts) -> bool:
     some sizes those take half as long again."""
     is_shared = facts.length >= SHARED_LENGTH or facts.own_bytes >= CACHE_KEEPS[1]
     is_much = facts.length >= PIECED_LENGTH and facts.own_bytes >= PIECED_BYTES
-    return facts.is_columns and facts.is_foldable and is_much and not is_shared
+    is_wide = _is_narrow_and_long(facts) and facts.own_bytes >= CACHE_KEEPS[0]
+    is_offered = (is_much or is_wide) and not is_shared
+    return facts.is_columns and facts.is_foldable and is_offered
+
+
+def are_folds_beside(facts: Facts) -> bool:
+    """Whether folds of short columns are for the sizes beside a hint that promises vectors, which
+    take as long at the hint."""
+    return _is_folded_alone(facts) and facts.has_vectors and facts.length < FOLDED_LENGTH
+
+
+def _is_narrow_and_long(facts: Facts) -> bool:
+    return column_itemsize(facts) <= 2 and facts.length >= NARROW_LENGTH
 
 
 def _is_folded_alone(facts: Facts) -> bool:
     """Whether several rows as one are worth while though programs have columns alone."""
-    is_long = facts.length >= FOLDED_LENGTH and facts.own_bytes >= CACHE_KEEPS[1]
-    return facts.is_columns and facts.is_foldable and is_long
+    is_long = facts.length >= FOLDED_LENGTH or _is_narrow_and_long(facts)
+    is_much = is_long and facts.own_bytes >= CACHE_KEEPS[1]
+    return facts.is_columns and facts.is_foldable and is_much
 
 
 def _in_vectors(facts: Facts, rows: int) -> Iterator[Schedule]:

@@ -27,7 +27,7 @@ from nearhint_compiler.schedule.cuda_facts import MIDDLE_ROW, Facts, facts_of
 from nearhint_compiler.schedule.cuda_plane_columns import first_few_planes
 from nearhint_compiler.schedule.cuda_pointwise import preferred
 from nearhint_compiler.schedule.cuda_reductions import preferred_tile, streamed
-from nearhint_compiler.schedule.cuda_shared import are_pieces_timed
+from nearhint_compiler.schedule.cuda_shared import are_folds_beside, are_pieces_timed
 from nearhint_compiler.schedule.cuda_steps import column_itemsize, first_single_step
 from nearhint_compiler.schedule.cuda_turned import turned_rows
 from nearhint_compiler.schedule.estimate import estimate
@@ -132,7 +132,7 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if turned := _promising(tuple(turned_rows(facts))):
         return (streamed(facts, turned[0]),)
     candidates = cuda.candidates(kernel, target, dims)
-    if are_pieces_timed(facts):
+    if are_pieces_timed(facts) or are_folds_beside(facts):
         # Which of them are faster shows in a contest alone.
         candidates = tuple(each for each in candidates if not each.get("fold", 0))
     offered = _offered(kernel, facts, candidates)

@@ -40,8 +40,17 @@ def test_results_in_two_bytes_need_no_more_digits() -> None:
     assert "div_rn" not in source
 
 
-def test_elements_are_divided_as_fast_as_before() -> None:
-    assert "div_rn" not in source_of("softmax_f32", f"cuda.persistent x=1 r=1024 {REST}")
+def test_shares_of_a_row_have_one_division_whose_total_is_one_or_more() -> None:
+    """Each product is as near as a division by an approximation, and less to compute."""
+    body = source_of("softmax_f32", f"cuda.persistent x=1 r=1024 {REST}").partition("def near")[2]
+    assert re.findall(r"= _row_share\(v\d+, v\d+\)", body)
+    assert " / " not in body
+
+
+def test_other_quotients_by_what_a_row_has_once_keep_their_division() -> None:
+    source = source_of("normalise_f32", f"cuda.persistent x=1 r=1024 {REST}")
+    assert re.search(r"= v\d+ / v\d+", source)
+    assert "_row_share" not in source
 
 
 @pytest.mark.parametrize("written", ["f32", "bf16"])

@@ -241,6 +241,8 @@ class Body:
                     return [f"{name} = {divide}({texts[0]}, {texts[1]})"]
                 if is_quotient and self._is_scaled(*operands):
                     return [f"{name} = {texts[0]} * (1.0 / {texts[1]})"]
+                if is_quotient and self._is_of_row(*operands) and self._is_one_or_more(operands[1]):
+                    return [f"{name} = _row_share({texts[0]}, {texts[1]})"]
                 is_once = bool(self.kernel.reduction) and not self.varies[position]
                 text = op_text(
                     op,
@@ -385,9 +387,11 @@ class Body:
 
     def _is_scaled(self, number: int, divisor: int) -> bool:
         """Whether a quotient may be the product with what is there once a row."""
-        is_once = self.varies[number] and not self.varies[divisor]
         is_near = self.block.is_anew or self._is_one_or_more(divisor)
-        return is_near and is_once and not self._is_exact
+        return is_near and self._is_of_row(number, divisor) and not self._is_exact
+
+    def _is_of_row(self, number: int, divisor: int) -> bool:
+        return self.varies[number] and not self.varies[divisor]
 
     def _is_one_or_more(self, position: int) -> bool:
         """Whether a node is a sum along the row of exponentials of which one is 1."""

@@ -293,6 +293,11 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    right = tl.fma(rest, tl.broadcast_to(once, near.shape), near)",
         '    return tl.where(tl.abs(rest) < float("inf"), right, near)',
     ),
+    "_row_share": (
+        "def _row_share(x, total):",
+        "    # Within 1.5 ulp, and x / total is an approximation within 2; the total is 1 or more.",
+        "    return x * tl.div_rn(tl.full(total.shape, 1.0, tl.float32), total)",
+    ),
     "_wide": ("def _wide(x):", "    return x.to(tl.float64)"),
     "_floordiv": (
         "def _floordiv(a, b):",

@@ -458,6 +458,30 @@ def test_few_rows_are_not_worth_a_fold() -> None:
     assert not [each for each in offered("column_sum_f32", 1000, 5121) if each.get("fold", 0)]
 
 
+@pytest.mark.parametrize(
+    ("columns", "rows", "first", "number"),
+    [
+        (97_757, 1288, (1024, 1, 8), 3),
+        (33_333, 1021, (512, 2, 8), 3),  # a program's share of which is less
+        (200_003, 257, (1024, 1, 8), 3),
+        (71_072, 1024, (), 3),  # vectors, as fast, are first
+        (42_729, 512, (), 3),  # about as many bytes as a cache keeps: a contest says
+        (71_077, 200, (), 0),
+    ],
+)
+def test_many_columns_of_short_words_are_read_as_several_rows_a_vector_a_thread(
+    columns: int, rows: int, first: tuple[int, ...], number: int
+) -> None:
+    kernel, sizes = kernel_of("column_mean_bf16"), {"k0": columns, "k1": rows}
+    folds = [each for each in offered("column_mean_bf16", columns, rows) if each.get("fold", 0)]
+    assert len(folds) == number
+    assert all(each["pieces"] == 8 for each in folds)
+    chosen = firsts(kernel, TARGET, sizes)[0]
+    is_folded = chosen.get("fold", 0) > 0
+    assert is_folded == bool(first)
+    assert not first or (chosen["x"], chosen["r"], chosen["warps"]) == first
+
+
 def mean_of(columns: int) -> Kernel:
     """That of so many columns of any length."""
     text = """(kernel (symbols k0) (pointwise COLUMNS) (reduction k0) (params (in bf16) (out f32))
