@@ -10,6 +10,18 @@ from typing import TypeAlias
 
 from nearhint_compiler.schedule.blocks import power_of_two
 from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, Facts
+from nearhint_compiler.schedule.cuda_held_columns import (
+    ANEW_COLUMNS,
+    ANEW_WARPS,
+    FEW_ROWS,
+    HELD_ANEW,
+    HELD_PER_THREAD,
+    REGISTERS,
+    SHORT_COLUMN,
+    held_columns,
+    is_few,
+    plain,
+)
 from nearhint_compiler.schedule.cuda_plane_columns import FEW_AT_ONCE, in_planes
 from nearhint_compiler.schedule.cuda_pointwise import both
 from nearhint_compiler.schedule.cuda_steps import (
@@ -63,9 +75,6 @@ THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
 all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
 no vectors read, they took 2.4 (a mean in bf16) to 5.7 times (argmin in f32) as long as the best,
 those of the others of the fewest elements 1.2 to 1.4 times (tests/benchmarks/gpu_spaces.py)."""
-SHORTEST = 4
-"""Elements of a column up to which a thread has several: the two largest of each four of 6007 x
-4096 in bf16 take 50 µs so, 76 with half as many a thread (2026-11-h200-units.json)."""
 FOLDED_SHAPES = (
     (64, 2048, 8, 1, 6, 1), (32, 2048, 8, 1, 6, 1), (64, 2048, 4, 2, 6, 1), (64, 2048, 4, 4, 6, 1),
     (64, 2048, 8, 4, 1, 4), (64, 4096, 8, 4, 1, 2), (64, 4096, 8, 2, 4, 1),
@@ -92,7 +101,6 @@ SPARE = 1.5
 COLUMN_WARPS = 32
 """Warps a processor of programs that have columns alone: with fewer, too little is under way."""
 LEAST_COLUMN_WARPS = 8
-SHORT_COLUMN, HELD_PER_THREAD = 128, 32
 COLUMN_A_THREAD = (256, 8, 8)
 """(columns, rows, warps) of a walk over short columns of which each thread has one: nothing is left
 to bring together, as it is where blocks hold them (tests/benchmarks/gpu_spaces.py)."""
@@ -100,10 +108,6 @@ WRITTEN_BYTES, WRITTEN_COLUMNS, WRITTEN_WARPS, WRITTEN_PROGRAMS = 4096, 128, 4, 
 """Of a step of columns that are only read where each program has some alone, of which `WRITTEN_OUT`
 are written out: 32 bytes a thread and step, so that many programs are on a processor, and how many
 a processor has at least: with three, more columns of fewer rows are slower than fewer of more."""
-HELD_COLUMNS = ((64, 16), (32, 16), (16, 16), (32, 8))
-HELD_FEW_COLUMNS = ((16, 8), (8, 8))
-"""(columns, warps) of blocks that hold longer ones, with so many elements a thread at most; and
-where columns are too few for all processors to have some."""
 ALONE = (128, 64, 32, 16)
 """Numbers of columns of such programs, of which there are at most `ALONE_LIMIT` a processor: of
 those with more columns fewer bytes are moved in vain."""
@@ -111,19 +115,6 @@ ALONE_LIMIT = 8
 ALONE_LENGTH, LEAST_STEPS = 1024, 8
 """Elements of a column, and steps of its walk, that they have at least: so many threads are worth
 their beginning and end."""
-HELD_ANEW = ((32, 64), (64, 128))
-"""(elements, registers) of a thread of a block that holds columns and computes places anew for what
-it stores: two such blocks and more are on a processor at once, one of which loads while another
-computes or stores (a softmax of 509 rows in bf16 on an H100: 72 against 91 microseconds)."""
-ANEW_COLUMNS, ANEW_WARPS, REGISTERS = (32, 64, 16), 16, 65_536
-"""Numbers of columns of such blocks, and their most warps; registers of a processor."""
-ANEW_WHOLE, ANEW_SHORT = (64, 128, 4), 32
-"""(rows, columns, warps) up to which each of such columns is whole in a thread; columns of longer
-ones that are short, too."""
-PIECED, COLUMN_PIECES = {16: (128, 1), 32: (128, 2), 64: (64, 2)}, 8
-"""(columns, warps) of such columns in vectors, by the rows of a block that holds them, and pieces
-of them at most. What warps have of a column goes through shared memory, of which four warps or
-eight take more than one or two do: so two at most have parts of one."""
 SCANNED_ALONE = ((128, 32, 4, 4, 2), (128, 16, 4, 8, 2), (128, 64, 4, 4, 1), (128, 16, 4, 8, 1))
 """(columns, rows, warps, programs a processor, steps written out) of programs that share scanned
 columns, of which each thread has one: what is scanned needs no other thread."""
@@ -154,9 +145,6 @@ FUNCTION_COLUMNS = 32
 """Columns of the first of these where elements go through functions: of 64 x 3 channels of 50 400
 pixels, last in memory, whose light is a power, they took 66 and 69 µs, others 72 to 160
 (2026-11-h200-schedules-rows-again.json)."""
-FEW_ROWS, SOME_ROWS = 16, 128
-"""Rows so few that columns of them are nearly pointwise; and so few that it is so where 64 columns
-a program are programs for all processors."""
 FEW = ((64, 16, 1), (128, 8, 1), (256, 4, 1))
 """(columns, rows, warps) of a walk over few of them, in vectors: the second first, of no more rows
 than it has. One or two threads have all rows of their columns, and nothing is left to bring
@@ -195,8 +183,7 @@ def _columns_of(facts: Facts) -> Iterator[Schedule]:
     yield from odd_steps(facts)
     r = power_of_two(facts.length)
     # Few rows in vectors leave most threads of such a block without any.
-    is_few = _is_few(facts)
-    given = _plain if is_few and r <= FEW_ROWS else both
+    given = plain if is_few(facts) and r <= FEW_ROWS else both
     for columns, elements, warps in (
         (x, 4096, 8), (x, 2048, 8), (2 * x, 2048, 8), (2 * x, 8192, 16), (4 * x, 2048, 8),
         (128, 2048, 4), (128, 1024, 4),
@@ -205,7 +192,7 @@ def _columns_of(facts: Facts) -> Iterator[Schedule]:
     yield from in_planes(facts)
     if (preferred := preferred_columns(facts)) is not None:
         yield preferred
-    yield from _held_columns(facts)
+    yield from held_columns(facts)
 
 
 def _default(facts: Facts, share: int) -> Schedule:
@@ -232,7 +219,7 @@ def preferred_columns(facts: Facts) -> Schedule | None:
         few, many = HELD_SHORTEST
         wide = many if prod(facts.extents) >= HELD_PROGRAMS * many * facts.processors else few
         return facts.schedule("persistent", x=wide, r=power_of_two(facts.length), warps=4)
-    if not facts.is_columns or _is_few(facts):
+    if not facts.is_columns or is_few(facts):
         return None
     if first := next(chain(in_planes(facts), in_steps(facts), _written_out(facts)), None):
         return first
@@ -260,97 +247,9 @@ def _written_out(facts: Facts) -> Iterator[Schedule]:
         yield facts.schedule("looped", divisible=facts.divisible, **blocks)
 
 
-def _held_columns(facts: Facts) -> Iterator[Schedule]:
-    """Columns in registers: short ones, also where some are longer than the hint's, and those that
-    would be read again.
-    """
-    r = power_of_two(facts.length)
-    is_few = _is_few(facts)
-    yield from _held_anew(facts, r)
-    if r <= (FEW_ROWS if is_few else SHORT_COLUMN):
-        given = _plain if is_few else both
-        for longest in (r,) if facts.has_static_length else (r, 2 * r):
-            warps = 4 if longest <= SHORTEST else 8
-            yield from given(facts, "persistent", x=max(16, 2048 // r), r=longest, warps=warps)
-        return
-    if facts.walks < 2 or facts.has_scan:
-        return
-    shapes = [each for each in HELD_COLUMNS if prod(facts.extents) >= each[0] * facts.processors]
-    for x, warps in shapes or HELD_FEW_COLUMNS:
-        if x * r <= HELD_PER_THREAD * 32 * warps:
-            yield from both(facts, "persistent", x=x, r=r, warps=warps)
-
-
-def _held_anew(facts: Facts, r: int) -> Iterator[Schedule]:
-    """The same where they are stored, of which little is held beside them."""
-    if facts.only_reads or facts.walks < 2:
-        return
-    if r <= SHORT_COLUMN:
-        yield from _in_pieces(facts)
-        given = _plain if _is_few(facts) and r <= FEW_ROWS else both
-        for longest in (r,) if facts.has_static_length else (r, 2 * r):
-            yield from given(facts, "persistent", **_short_anew(longest), anew=1)
-        return
-    if facts.has_scan:
-        return
-    found: list[dict[str, int]] = []
-    for x in ANEW_COLUMNS:
-        # Of fewer columns more is moved in vain.
-        if prod(facts.extents) < x * facts.processors or (found and x < ANEW_COLUMNS[0]):
-            continue
-        for elements, registers in HELD_ANEW:
-            warps = x * r // (32 * elements)
-            if 1 <= warps <= ANEW_WARPS and 64 * warps * registers <= REGISTERS:
-                found.append({"x": x, "r": r, "warps": warps, "registers": registers})
-    for blocks in found[:1]:
-        # Of single elements one half after the other takes fewer registers.
-        halves = {**blocks, "r": r // 2, "pieces": 2}
-        yield from _plain(facts, "persistent", **halves, anew=1)
-    for blocks in found:
-        yield from both(facts, "persistent", **blocks, anew=1)
-
-
-def _in_pieces(facts: Facts) -> Iterator[Schedule]:
-    """Short columns in vectors, whole in one warp or two, and as long as they are, so that a thread
-    holds little more.
-    """
-    r = max(min(PIECED), power_of_two(facts.length))
-    if not facts.has_vectors or facts.has_scan or r not in PIECED:
-        return
-    x, warps = PIECED[r]
-    rows = max(1, 32 * warps * column_lanes(facts) // x)
-    while rows * COLUMN_PIECES < facts.length:
-        rows *= 2
-    pieces = -(-facts.length // rows)
-    if pieces > 1:
-        held = {"x": x, "r": rows, "warps": warps, "pieces": pieces, "anew": 1}
-        yield facts.schedule("persistent", divisible=facts.divisible, **held)
-
-
-def _short_anew(r: int) -> dict[str, int]:
-    """A block of columns each of which is in one thread, or in few."""
-    longest, x, warps = ANEW_WHOLE
-    if r > longest:
-        x, warps = ANEW_SHORT, ANEW_SHORT * r // (32 * HELD_ANEW[0][0])
-    bound = dict(HELD_ANEW[1:]).get(x * r // (32 * warps), 0)
-    return {"x": x, "r": r, "warps": warps} | ({"registers": bound} if bound else {})
-
-
-def _plain(facts: Facts, family: str, **options: int) -> Iterator[Schedule]:
-    """Element by element, if that is another kernel."""
-    if facts.is_dividing_useful:
-        yield facts.schedule(family, **options)
-
-
-def _is_few(facts: Facts) -> bool:
-    """Whether there are few rows, in vectors, for the columns that there are."""
-    is_wide = prod(facts.extents) >= 64 * facts.processors
-    return facts.has_vectors and facts.length <= (SOME_ROWS if is_wide else FEW_ROWS)
-
-
 def _few(facts: Facts) -> Iterator[Schedule]:
     """Few rows in vectors of columns, held by one warp, and walked, which serves any number."""
-    if not _is_few(facts):
+    if not is_few(facts):
         return
     if facts.length <= FEW_AT_ONCE:
         held = {"x": 128, "r": FEW_AT_ONCE, "warps": 1}

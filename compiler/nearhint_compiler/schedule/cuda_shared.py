@@ -20,8 +20,8 @@ from nearhint_compiler.schedule.cuda_facts import CACHE_KEEPS, PERSISTENT_LIMIT,
 from nearhint_compiler.schedule.cuda_halves import half_planes, planes_in_half_words
 from nearhint_compiler.schedule.cuda_planes import are_busy
 from nearhint_compiler.schedule.cuda_pointwise import both
-from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_few_rows
 from nearhint_compiler.schedule.cuda_steps import column_itemsize
+from nearhint_compiler.schedule.cuda_teams import in_words, teams_of_few_rows
 from nearhint_compiler.schedule.cuda_walks import walked
 from nearhint_compiler.schedule.schedule import Schedule
 

@@ -55,6 +55,8 @@ SHARED_PER_BLOCK = 227 << 10
 BASE_REGISTERS = 24
 IN_FLIGHT_BYTES = 16_384
 """What a multiprocessor must have asked for to be served at full bandwidth (Little's law)."""
+LEAST_PROCESSORS = 16
+"""With fewer, launches and what they wait for count, and not how much each multiprocessor loads."""
 AHEAD = 16
 """Elements of a thread that are asked for before the first has come."""
 LINE_BYTES = 64
@@ -176,6 +178,7 @@ def _on_cuda(kernel: ir.Kernel, schedule: Schedule, device: CudaDevice, dims: Si
     )
     asked = running * itemsize * max(min(AHEAD, max(1.0, each)), ahead * each) * in_use
     share = min(1.0, asked / (device.multiprocessors * IN_FLIGHT_BYTES))
+    share = min(share, max(LEAST_PROCESSORS, programs) / device.multiprocessors)
     moved = sum(
         access.size_bytes * _sectors(access, _run(access, schedule, axes, blocks, extents))
         for access in found

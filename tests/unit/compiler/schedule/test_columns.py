@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tests.unit.compiler.kernels import TARGET, kernel_of
 
@@ -145,57 +143,6 @@ def test_columns_that_cannot_be_folded_are_shared_without_a_promise_too() -> Non
 
 
 SOFTMAX_OF_MIDDLE = kernel_of("middle_softmax_bf16")
-
-
-@pytest.mark.parametrize(("length", "is_whole"), [(21, True), (60, True), (100, False)])
-def test_short_columns_that_are_stored_are_whole_in_threads_first(
-    length: int, is_whole: bool
-) -> None:
-    sizes = {"k0": 300, "k1": 1021, "k2": length}
-    found = firsts(SOFTMAX_OF_MIDDLE, TARGET, sizes)[0]
-    assert (found.family, found["anew"]) == ("cuda.persistent", 1)
-    assert (found["x"] == 32 * found["warps"]) == is_whole
-
-
-@pytest.mark.parametrize(("length", "warps"), [(9, 1), (16, 1), (21, 2), (32, 2), (45, 2), (64, 2)])
-def test_short_columns_in_vectors_are_in_two_warps_at_most_and_as_long_as_they_are(
-    length: int, warps: int
-) -> None:
-    sizes = {"k0": 300, "k1": 5000, "k2": length}
-    found = firsts(SOFTMAX_OF_MIDDLE, TARGET, sizes)[0]
-    assert (found["warps"], found["divisible"], found["anew"]) == (warps, 2, 1)
-    assert length <= found["r"] * found["pieces"] < length + found["r"]
-    # A thread holds no more than half of its registers.
-    assert found["x"] * found["r"] * found["pieces"] <= 64 * 32 * warps
-    guard = generate(SOFTMAX_OF_MIDDLE, found, TARGET).guard
-    assert size_facts_hold(guard, sizes)
-    assert not size_facts_hold(guard, sizes | {"k1": 4999})
-
-
-def test_a_bucket_of_few_rows_has_blocks_for_more_whatever_the_columns_are() -> None:
-    found = candidates(SOFTMAX_OF_MIDDLE, TARGET, {"k0": 256, "k1": 4096, "k2": 16})
-    held = [each for each in found if each.get("anew", 0)]
-    there = {"k0": 300, "k1": 5000, "k2": 21}
-    assert any(
-        size_facts_hold(generate(SOFTMAX_OF_MIDDLE, each, TARGET).guard, there) for each in held
-    )
-
-
-@pytest.mark.parametrize(("triton", "is_spread"), [("3.6.0", 0), ("3.7.1", 1)])
-def test_columns_that_are_held_have_threads_as_they_are_loaded(triton: str, is_spread: int) -> None:
-    target = replace(TARGET, toolchain=(f"triton {triton}",))
-    found = candidates(SOFTMAX_OF_MIDDLE, target, {"k0": 61, "k1": 1021, "k2": 509})
-    held = [each for each in found if each.family == "cuda.persistent"]
-    assert held
-    assert {each.get("spread", 0) for each in held} == {is_spread}
-
-
-def test_two_blocks_of_columns_that_are_held_fit_a_processor() -> None:
-    for length in (200, 509, 1000):
-        found = candidates(SOFTMAX_OF_MIDDLE, TARGET, {"k0": 61, "k1": 1021, "k2": length})
-        held = [each for each in found if each.get("anew", 0)]
-        assert held
-        assert all(2 * 32 * each["warps"] * each["registers"] <= 65_536 for each in held)
 
 
 def test_few_columns_that_are_stored_bring_totals_together_apart() -> None:

@@ -192,6 +192,17 @@ def test_single_elements_are_slower_than_vectors() -> None:
     assert seconds("softmax_f32", wide, 1024) < seconds("softmax_f32", single, 1024)
 
 
+def test_programs_for_some_multiprocessors_leave_the_others_bandwidth() -> None:
+    """Of 132, 80 blocks of 8 columns keep 80 at most, however many bytes each asks for."""
+    given = kernel("column_mean_bf16")
+    walk = parse_schedule("cuda.looped x=8 r=1024 warps=16 index=32 aligned=0 divisible=0")
+    few, all_of_them = (
+        estimate(given, walk, H100, {"k0": columns, "k1": 54_600}) for columns in (640, 132 * 8)
+    )
+    assert few.moved_bytes < all_of_them.moved_bytes
+    assert few.seconds == pytest.approx(all_of_them.seconds, rel=0.02)
+
+
 def test_what_cannot_run_is_infinitely_slow_and_says_so() -> None:
     blocks = "z=1 y=128 x=128 r=256 cuts=1 warps=4 index=32 aligned=0 divisible=0"
     given = kernel("transposed_block_scale_f8e4m3fn")
