@@ -164,6 +164,7 @@ class _Serving:
                 async with aclosing(behave(self._read(request), context)) as responses:
                     async for response in responses:
                         await _send(context, response)
+                        del response  # the next may be long in coming
             except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise

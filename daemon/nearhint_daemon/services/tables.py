@@ -45,3 +45,4 @@ class TableService(table_service_pb2_grpc.TableServiceServicer):
         async with aclosing(watch):
             async for tables, change_seq in watch:
                 yield pb.WatchTablesResponse(tables=tables, change_seq=change_seq)
+                del tables  # the next may be long in coming
