@@ -1,7 +1,8 @@
 """Errors of the torch client: one class per cause, each with a stable code.
 
 None of them reaches a model but `NoMemory`. Capture and runner catch the others, count the code in
-lower case as the reason, and run the original ops.
+lower case as the reason, and run the original ops. What a signal's handler raises in the middle of
+a call is no failure of the call's, and passes through.
 """
 
 from __future__ import annotations
@@ -9,6 +10,21 @@ from __future__ import annotations
 from typing import ClassVar
 
 from nearhint.errors import InvalidSetting, NearhintError
+
+_HOMES = frozenset(
+    {"builtins", "ctypes", "nearhint", "nearhint_rules", "nearhint_torch", "struct", "torch"}
+)
+"""Packages whose errors a launch or a Plan may fail with."""
+
+
+def is_from_outside(error: Exception) -> bool:
+    """Whether a handler of signals, or another thread, raised this: to end a call that takes long.
+
+    Of a handler's errors those that are no time-out and no `Exception` as such, but of Python's
+    other kinds, cannot be told from a failure.
+    """
+    is_bare = type(error) is Exception or isinstance(error, TimeoutError)
+    return is_bare or type(error).__module__.partition(".")[0] not in _HOMES
 
 
 class TorchClientError(NearhintError):

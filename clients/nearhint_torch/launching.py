@@ -22,7 +22,7 @@ from nearhint_rules.artifact import CudaLaunch, ScalarArgument
 from nearhint_rules.program import GIVEN_NUMBERS, ValueType
 from nearhint_torch.adapter import EmptyMaker, current_stream, empty_maker, on_device
 from nearhint_torch.arguments import DTYPES_BY_NAME
-from nearhint_torch.errors import NoMemory, NumberTooLarge
+from nearhint_torch.errors import NoMemory, NumberTooLarge, is_from_outside
 from nearhint_torch.nodes import Slots, Step
 from nearhint_torch.pages import large_empty
 
@@ -121,7 +121,9 @@ def launch_step(plan: LaunchPlan, choice: Choice, *, count_fallback: Callable[[s
             raise
         except (PlaceOutside, NumberTooLarge) as error:
             reason = error.reason  # the ops say which index it is, and compute with any number
-        except Exception:
+        except Exception as error:
+            if is_from_outside(error):
+                raise
             reason = "launch_failed"
         count_fallback(reason)
         _run_fallback(slots, plan)

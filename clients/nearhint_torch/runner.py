@@ -19,6 +19,7 @@ from nearhint.session import ProgramHandle, Session, Snapshot
 from nearhint_torch.adapter import is_watched
 from nearhint_torch.arena import arena_pool
 from nearhint_torch.capture import Binding, Captured
+from nearhint_torch.errors import is_from_outside
 from nearhint_torch.parts import Parts
 from nearhint_torch.report import Report
 from nearhint_torch.resolve import Resolved, Resolver
@@ -111,9 +112,11 @@ class CompiledGraph:
             self._memory = (snapshot, memory, parts)
         try:
             resolved = self._resolver.resolve(snapshot, key[1:], threads=key[0], parts=parts)
-        except Exception:
-            # Whatever is wrong with a Plan from outside, the model runs as captured.
+        except Exception as error:
             parts.forget()
+            if is_from_outside(error):
+                raise
+            # Whatever is wrong with a Plan from outside, the model runs as captured.
             return None
         if len(memory) >= RESOLVED_LIMIT:
             memory.clear()
