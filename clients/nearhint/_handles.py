@@ -154,7 +154,7 @@ class ProgramHandle:
         self._outbox.put_now(Named(self, tuple([sizes[name] for name in self._order])))
 
     def count(self, sizes_key: Sizes, tiers: Sizes) -> None:
-        """Counts one call: sizes in symbol order, launches by tier (T0, T1, T2[, T3])."""
+        """Counts one call: sizes in symbol order, launches by tier (T0, T1, T2, T3)."""
         self._outbox.put(Used(self, sizes_key, tiers))
 
     def wait_ready(self, timeout_s: float) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+TIERS = 4
+"""T0 to T3; what a later daemon may have beyond is counted as the last."""
+
 
 @dataclass(frozen=True, slots=True)
 class Served:

@@ -35,7 +35,7 @@ from nearhint_torch.launching import (
 )
 from nearhint_torch.nodes import NodeCalls, Slots, Step
 from nearhint_torch.parts import Launched, Parts
-from nearhint_torch.report import Report, Served
+from nearhint_torch.report import TIERS, Report, Served
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +47,8 @@ class Resolved:
     results: Callable[[Slots], tuple[Any, ...]]
     arguments: int
     sizes: tuple[int, ...]
+    tiers: tuple[int, ...]
+    """Launches by tier, T0 to T3."""
     report: Report
     is_covered: bool
     """Whether every launch's bucket is tuned; where not, the daemon is asked."""
@@ -128,7 +130,8 @@ class _Resolution:
                     self._view(number, step)
                 case Free(slots):
                     self._free(slots)
-        tiers = [min(served.tier, 2) for served in self._served]
+        served = [min(each.tier, TIERS - 1) for each in self._served]
+        t0, t1, t2, t3 = tiers = tuple(served.count(tier) for tier in range(TIERS))
         return Resolved(
             steps=tuple(self._steps),
             layout=Layout(
@@ -141,9 +144,10 @@ class _Resolution:
             results=self._resolver.results,
             arguments=self._captured.arguments,
             sizes=tuple(self._sizes.values()),
+            tiers=tiers,
             report=Report(
                 sizes=self._sizes,
-                tiers=(tiers.count(0), tiers.count(1), tiers.count(2)),
+                tiers=(t0, t1, t2 + t3),
                 launches=tuple(self._served),
             ),
             is_covered=self._is_covered,

@@ -81,7 +81,7 @@ class CompiledGraph:
                 return self._run_original(args, "plan_unusable")
         if _watchers:
             self._tell(resolved.report)
-        self._handle.count(resolved.sizes, resolved.report.tiers)
+        self._handle.count(resolved.sizes, resolved.tiers)
         arena = self._pool.take()
         try:
             return resolved.run(args, arena)

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from nearhint.session import Choice, Snapshot
 from nearhint_daemon.metrics import FALLBACK_REASONS
+from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CpuLaunch
 from nearhint_rules.choice import Selection
 from nearhint_rules.expr import Sym
-from nearhint_rules.plan import Plan, RunNodes, Step
-from nearhint_rules.program import Program
+from nearhint_rules.plan import Launch, Output, Plan, RunNodes, Step
+from nearhint_rules.program import Program, TensorType, value_types
 
 MakeSnapshot = Callable[[Program], Snapshot | None]
 
@@ -66,6 +68,22 @@ def plan_of(program: Program, *steps: Step, storages: int = 0) -> Plan:
 def all_nodes(program: Program) -> Plan:
     """A Plan that runs every node of the client's graph, one step each."""
     return plan_of(program, *(RunNodes((index,)) for index in range(len(program.nodes))))
+
+
+def twice_plus_one(x: torch.Tensor) -> torch.Tensor:
+    """What a FakeKernel computes."""
+    return x * 2 + 1
+
+
+def one_launch(program: Program) -> Launch:
+    """The launch of a FakeKernel in place of all nodes of `twice_plus_one`."""
+    mul, _ = program.nodes
+    (slot,) = program.outputs
+    assert slot is not None
+    kind = value_types(program)[slot]
+    assert isinstance(kind, TensorType)
+    output = Output(slot, kind.dtype, kind.shape, kind.stride, "cpu")
+    return Launch("k", "f", (ex.product(kind.shape),), (mul.inputs[0],), (output,), (0, 1))
 
 
 class FakeSnapshot:

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 import torch
 from tests.unit.torch.conftest import Install
-from tests.unit.torch.fake_session import FakeKernel, FakeSnapshot, chosen, plan_of
+from tests.unit.torch.fake_session import (
+    FakeKernel,
+    FakeSnapshot,
+    chosen,
+    one_launch,
+    plan_of,
+    twice_plus_one,
+)
 
-from nearhint_rules import expr as ex
-from nearhint_rules.plan import Launch, Output
-from nearhint_rules.program import Program, TensorType, value_types
 from nearhint_torch.backend import nearhint
 
 
@@ -47,20 +51,6 @@ class Ended(FakeKernel):
         return call
 
 
-def twice_plus_one(x: torch.Tensor) -> torch.Tensor:
-    return x * 2 + 1
-
-
-def launch_of(program: Program) -> Launch:
-    mul, _ = program.nodes
-    (slot,) = program.outputs
-    assert slot is not None
-    kind = value_types(program)[slot]
-    assert isinstance(kind, TensorType)
-    output = Output(slot, kind.dtype, kind.shape, kind.stride, "cpu")
-    return Launch("k", "f", (ex.product(kind.shape),), (mul.inputs[0],), (output,), (0, 1))
-
-
 @pytest.mark.parametrize("when", ["selected", "launched"])
 def test_what_ends_a_call_is_no_failure_of_its(
     session: Install, raised: type[Exception], when: str
@@ -75,7 +65,7 @@ def test_what_ends_a_call_is_no_failure_of_its(
             signal.raise_signal(signal.SIGUSR1)
         return chosen(kernel, dims)
 
-    fake = session(lambda program: FakeSnapshot(plan_of(program, launch_of(program)), {0: choice}))
+    fake = session(lambda program: FakeSnapshot(plan_of(program, one_launch(program)), {0: choice}))
     compiled = torch.no_grad()(torch.compile(twice_plus_one, backend=nearhint, dynamic=True))
     x = torch.randn(3, 4)
     with pytest.raises(raised):

@@ -141,7 +141,7 @@ def test_sizes_are_resolved_once_and_counted_every_time(plans: Fixture) -> None:
     assert [dims for dims, _ in plans.kernel.bound] == [(15,), (20,)]
     assert plans.session is not None
     counted = plans.session.handles[0].counted
-    assert counted == [(sizes, (0, 0, 1)) for sizes in ((3, 5), (4, 5), (3, 5), (3, 5))]
+    assert counted == [(sizes, (0, 0, 1, 0)) for sizes in ((3, 5), (4, 5), (3, 5), (3, 5))]
 
 
 def test_a_call_at_known_sizes_is_few_python_calls(plans: Fixture) -> None:
