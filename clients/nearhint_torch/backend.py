@@ -27,7 +27,7 @@ from nearhint_torch.adapter import (
 )
 from nearhint_torch.capture import Captured, capture
 from nearhint_torch.devices import device_half
-from nearhint_torch.errors import NeedsGradients
+from nearhint_torch.errors import NeedsGradients, is_from_outside
 from nearhint_torch.in_place import update_in_place
 from nearhint_torch.options import Options, read_options
 from nearhint_torch.resampling import compositions
@@ -62,6 +62,8 @@ def nearhint(
         counters.event("original_gradients")
         return original_of(module)
     except Exception as error:
+        if is_from_outside(error):
+            raise
         _tell("original_capture_failed", error)
         return original_of(module)
     counters.event("captures")
@@ -114,6 +116,8 @@ def _compile(
         _want(captured, handle)
         handle.wait_ready(READY_TIMEOUT_S)
     except Exception as error:
+        if is_from_outside(error):
+            raise
         _tell("original_program_failed", error)
         forward: Callable[..., Any] = graph.forward
         return forward

@@ -2,29 +2,39 @@
 
 None of them reaches a model but `NoMemory`. Capture and runner catch the others, count the code in
 lower case as the reason, and run the original ops. What a signal's handler raises in the middle of
-a call is no failure of the call's, and passes through.
+capture or of a call is no failure of theirs, and passes through.
 """
 
 from __future__ import annotations
 
+import signal
+import traceback
+from types import CodeType
 from typing import ClassVar
 
 from nearhint.errors import InvalidSetting, NearhintError
 
-_HOMES = frozenset(
-    {"builtins", "ctypes", "nearhint", "nearhint_rules", "nearhint_torch", "struct", "torch"}
-)
-"""Packages whose errors a launch or a Plan may fail with."""
 
+def is_from_outside(error: BaseException) -> bool:
+    """Whether a handler of signals raised this, or its cause: to end what takes long, say.
 
-def is_from_outside(error: Exception) -> bool:
-    """Whether a handler of signals, or another thread, raised this: to end a call that takes long.
-
-    Of a handler's errors those that are no time-out and no `Exception` as such, but of Python's
-    other kinds, cannot be told from a failure.
+    Its frame is in the traceback then; what another thread throws in has none.
     """
-    is_bare = type(error) is Exception or isinstance(error, TimeoutError)
-    return is_bare or type(error).__module__.partition(".")[0] not in _HOMES
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    cause: BaseException | None = error
+    while cause is not None and handlers:
+        if any(frame.f_code in handlers for frame, _ in traceback.walk_tb(cause.__traceback__)):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def _code_of(handler: object) -> CodeType | None:
+    """Of a function, a method, a partial of one, or an object that is called."""
+    function = getattr(handler, "func", handler)
+    if callable(function) and not hasattr(function, "__code__"):
+        function = type(function).__call__
+    return getattr(function, "__code__", None)
 
 
 class TorchClientError(NearhintError):
