@@ -62,7 +62,9 @@ class Watch:
             for answer in self._connection.watch_tables(self._request):
                 batch = TableBatch(self, answer.tables, answer.change_seq)
                 self._post(batch)
-                while not batch.taken.wait(0.2):
+                taken = batch.taken
+                del answer, batch  # the next may be long in coming
+                while not taken.wait(0.2):
                     if self._is_stopped.is_set():
                         return
         except NearhintError as problem:
