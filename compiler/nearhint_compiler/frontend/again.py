@@ -26,13 +26,16 @@ class Rows:
 class Again:
     """What a group takes of another's elements, and the nodes that compute it again there, if any.
 
-    They read `source_bytes` of memory for an element, which `is_once` taken at most.
+    They read `source_bytes` of memory for an element, which `is_once` taken at most, or else
+    `is_looked_up`; they are light, or have to leave where they are computed now.
     """
 
     wanted: frozenset[int]
     nodes: frozenset[int]
     source_bytes: int
     is_once: bool
+    is_looked_up: bool
+    is_light: bool
 
 
 def computed_again(
@@ -64,17 +67,22 @@ def computed_again(
                 each.looks_up or _varies(graph.loops[node], each)
             ):
                 sources.add((root, each.dims, each.windows))
-    is_possible = is_light(graph, found) and all(graph.loops[node].is_pointwise for node in found)
-    nodes = frozenset(found) if is_possible else frozenset[int]()
-    source_bytes = sum(DTYPES[graph.tensor(root).dtype] for root, *_ in sources)
-    return Again(frozenset(wanted), nodes, source_bytes, all(wanted.values()))
+    is_possible = all(graph.loops[node].is_pointwise for node in found)
+    return Again(
+        frozenset(wanted),
+        frozenset(found) if is_possible else frozenset(),
+        sum(DTYPES[graph.tensor(root).dtype] for root, *_ in sources),
+        all(wanted.values()),
+        _are_looked_up(graph, wanted, reading),
+        is_light(graph, found),
+    )
 
 
 def left_to_all(graph: Graph, again: Iterable[Again]) -> frozenset[int]:
     """What a group leaves to all who take its elements, if they read no more bytes for it.
 
-    On a CPU each reads no more than it would of the results, no element twice, and what leaps
-    stays where its row is.
+    On a CPU each reads no more than it would of the results, no element twice but those that are
+    looked up, and what leaps stays where its row is.
     """
     takers = [*again]
     left = frozenset[int]().union(*(each.nodes for each in takers))
@@ -86,10 +94,20 @@ def left_to_all(graph: Graph, again: Iterable[Again]) -> frozenset[int]:
         is_less = sum(each.source_bytes for each in takers) < stored + sum(read)
     else:
         is_less = not has_jumps(graph, left) and all(
-            each.is_once and each.source_bytes <= most
+            (each.is_once or each.is_looked_up) and each.source_bytes <= most
             for each, most in zip(takers, read, strict=True)
         )
     return left if is_less else frozenset()
+
+
+def _are_looked_up(graph: Graph, made: Collection[int], reading: Collection[int]) -> bool:
+    """Whether whatever of `made` the nodes that are `reading` take is at places that data names."""
+    return all(
+        read.looks_up
+        for node in reading
+        for read in graph.loops[node].reads
+        if graph.producers[graph.root(read.value)] in made
+    )
 
 
 def _bytes_of(graph: Graph, nodes: Collection[int]) -> int:
@@ -98,5 +116,6 @@ def _bytes_of(graph: Graph, nodes: Collection[int]) -> int:
 
 
 def _varies(loops: Loops, read: Read) -> bool:
-    """Whether a loop reads another element at each of its points."""
-    return all(size == ex.ONE or dim in read.dims for dim, size in enumerate(loops.shape))
+    """Whether a loop reads another element at each of its points, and has several."""
+    moving = {dim for dim, size in enumerate(loops.shape) if size != ex.ONE}
+    return bool(moving) and moving.issubset(read.dims)

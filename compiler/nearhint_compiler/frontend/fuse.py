@@ -40,6 +40,7 @@ from nearhint_compiler.frontend.worth import (
     Work,
     are_parts,
     is_cheap,
+    is_light,
     is_turned_for_rows,
     is_worth_a_launch,
 )
@@ -365,7 +366,7 @@ class Fusion:
         for unit in self.units.in_order(self.spaces.keys() - gone):
             if unit not in self.spaces:
                 continue  # it was joined with what it reads
-            if not self.spaces[unit].reduced_dims or self._is_table(unit):
+            if not self.spaces[unit].reduced_dims:
                 continue
             members = self.units.members[unit]
             if scatters(self.graph, members) or not bases_of(self.graph).isdisjoint(members):
@@ -373,13 +374,18 @@ class Fusion:
             again = self._taken_again(unit, _takers(unit, readers, gone), inlined)
             if len(again) == 1:
                 ((reader, only),) = again.items()
-                if only.nodes and self._try_rejoin(unit, reader, only.nodes, inlined, gone):
+                is_again = only.is_light and only.nodes
+                if is_again and self._try_rejoin(unit, reader, only.nodes, inlined, gone):
                     found |= only.nodes - needed
                     readers = self._readers()
                     continue
             again = self._taken_again(unit, again, inlined, stored=needed)
             left = left_to_all(self.graph, again.values())
+            if self._is_table(unit) and not all(map(self._is_elementwise, left)):
+                continue
             kept = self._without(unit, left)
+            if not self._is_moved(unit, again, left - {*kept}):
+                continue
             if not is_worth_a_launch(self.graph, kept, inlined[unit]):
                 continue  # what runs as it is takes its arguments from memory
             found |= left
@@ -388,6 +394,17 @@ class Fusion:
             self.units.members[unit] = kept
         self._join_reductions(inlined, gone)
         return frozenset(found)
+
+    def _is_moved(self, unit: int, again: Mapping[int, Again], leaving: Collection[int]) -> bool:
+        """Whether what is not light is computed once for each element, where it is read now."""
+        if all(each.is_light for each in again.values()):
+            return True
+        if len(again) > 1:
+            return False
+        ((reader, only),) = again.items()
+        is_rest_light = is_light(self.graph, only.nodes - {*leaving})
+        points = len(only.nodes) * self._places_in(unit, reader)
+        return only.is_once and is_rest_light and points <= WORK_LIMIT
 
     def _join_reductions(self, inlined: dict[int, set[int]], gone: Collection[int]) -> None:
         """Joins what reduces the same tensors alike, through what is computed again of them, too.

@@ -234,7 +234,7 @@ STORED: dict[str, tuple[Callable[..., Any], int, bool]] = {
     "of more than the result": (lambda x, w, c, s: normed(x + x.flip(0), w).flip(-1), 1, True),
     "of much more, of another row": (lambda x, w, c, s: normed(x + x.flip(1), w).flip(0), 2, True),
     "of a softmax": (lambda x, w, c, s: (x * w).softmax(-1).flip(-1), 2, True),
-    "after what costs much": (lambda x, w, c, s: torch.exp(normed(x, w)).flip(-1), 2, True),
+    "after what costs much": (lambda x, w, c, s: torch.exp(normed(x, w)).flip(-1), 2, False),
     "of a running sum": (lambda x, w, c, s: normed(x, w).cumsum(-1).flip(-1), 2, True),
 }
 """What is made of rows: how many Kernels there are, and whether one that reduces writes rows."""

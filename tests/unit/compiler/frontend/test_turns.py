@@ -193,3 +193,34 @@ def test_sums_by_column_of_what_rows_are_made_of_are_one_kernel(target_kind: str
     lowered = check(group_norm_gradients, *arguments, dynamic=False, target_kind=target_kind)
     assert len(launched_nodes(lowered)) == 2
     check(group_norm_gradients, *arguments, target_kind=target_kind)
+
+
+def packed_codes(x: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+    """Blocks of a row over their largest, in steps, two of which are a byte; and the largest."""
+    blocks = torch.unflatten(x.float(), -1, (-1, 16))
+    largest = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-4)
+    values = torch.exp2(blocks / largest)
+    codes = torch.zeros_like(values, dtype=torch.int32)
+    for step in steps.unbind():
+        codes = codes + (values > step).to(torch.int32)
+    packed = codes[..., ::2] | (codes[..., 1::2] << 4)
+    return packed.to(torch.uint8), largest
+
+
+def test_what_one_kernel_reads_once_is_computed_there_however_much_that_is() -> None:
+    """Codes of 32 bits were stored for bytes of two: they are heavy, but no longer made twice."""
+    arguments = drawn(20, 96, dtype=torch.bfloat16), torch.linspace(0.6, 1.9, 15)
+    lowered = check(packed_codes, *arguments, dynamic=False, target_kind="cuda")
+    assert written(lowered) == 20 * 96 // 2 + 20 * 6
+    check(packed_codes, *arguments, target_kind="cuda")
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_of_rows_over_their_totals_what_is_looked_up_is_computed_there(target_kind: str) -> None:
+    def chosen(x: Tensor, places: Tensor) -> Tensor:
+        return (x - x.logsumexp(-1, keepdim=True)).gather(1, places)
+
+    arguments = drawn(20, 96), torch.arange(20 * 4).reshape(20, 4)
+    lowered = check(chosen, *arguments, dynamic=False, target_kind=target_kind)
+    assert written(lowered) == 20 + 20 * 4
+    check(chosen, *arguments, target_kind=target_kind)
