@@ -37,7 +37,7 @@ from nearhint_torch.effects import effects_of
 from nearhint_torch.epsilons import with_epsilon
 from nearhint_torch.errors import UnboundSymbol
 from nearhint_torch.float8 import CAST_OR_NAN, cast_to_float8, is_faithful
-from nearhint_torch.numbers import numbers_of
+from nearhint_torch.numbers import numbers_of, sizes_of
 from nearhint_torch.provenance import label_of, source_of
 from nearhint_torch.sizes import Computed, SizeTable
 
@@ -126,7 +126,10 @@ class _Capture:
     ) -> None:
         self._module = module
         self._sizes = SizeTable(
-            ShapeFacts(example_inputs), user_names=user_names, numbers=numbers_of(module.graph)
+            ShapeFacts(example_inputs),
+            user_names=user_names,
+            numbers=numbers_of(module.graph),
+            met=sizes_of(module.graph),
         )
         self._numbers: dict[fx.Node, int] = {}
         self._types: list[ValueType] = []

@@ -1,4 +1,4 @@
-"""Which integers of a graph are numbers alone: they are no size of any tensor.
+"""Which integers of a graph are sizes of tensors, and which are numbers alone.
 
 A call's own integer is a symbol to torch, as a size is. What a graph only computes with, as `n` in
 `x * n`, or looks at a place by, says nothing of how large anything is: a Kernel is handed it by
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from nearhint_torch.adapter import size_expression
+from nearhint_torch.adapter import SymbolicExpr, size_expression
 
 
 def numbers_of(graph: fx.Graph) -> frozenset[Any]:
@@ -28,6 +28,16 @@ def numbers_of(graph: fx.Graph) -> frozenset[Any]:
             else:
                 integers |= _symbols_of((value,))
     return frozenset(integers - sizes)
+
+
+def sizes_of(graph: fx.Graph) -> frozenset[SymbolicExpr]:
+    """The symbolic sizes of all tensors of a graph; reads only: no guard is added."""
+    found: set[SymbolicExpr] = set()
+    for node in graph.nodes:
+        for value in _flat(node.meta.get("val")):
+            sizes: tuple[object, ...] = value.shape if isinstance(value, torch.Tensor) else ()
+            found |= {size_expression(size) for size in sizes if isinstance(size, torch.SymInt)}
+    return frozenset(found)
 
 
 def _symbols_of(values: tuple[object, ...]) -> set[Any]:

@@ -3,7 +3,8 @@
 Asking one (`int(s)`, `if s > 3`) would tie the capture to it. Expressions are read as trees and
 converted by a table. What the table lacks becomes a symbol of its own, which the client computes
 from the sizes of each call; what has no sizes behind it (`x.item()`), or may be negative, has no
-expression at all. A size that guards tie to a divisor is that many times a computed symbol.
+expression at all. A size that guards tie to a divisor is that many times a computed symbol, and one
+that is cut in two is its first part and a computed one, where guards say that something is left.
 """
 
 from __future__ import annotations
@@ -96,14 +97,19 @@ class SizeTable:
         *,
         user_names: Mapping[str, str],
         numbers: frozenset[Any] = frozenset(),
+        met: frozenset[SymbolicExpr] = frozenset(),
     ) -> None:
-        """`numbers` are torch's symbols that are no sizes: what is computed of them is none."""
+        """`numbers` are torch's symbols that are no sizes: what is computed of them is none.
+
+        `met` are the sizes of tensors.
+        """
         self._facts = facts
         self._numbers = numbers
         self._user_names = user_names
         self._names: dict[Any, Symbol | None] = {}
         self._computed: dict[tuple[Any, int], Symbol | None] = {}
         self._equalities, self._by_raw_name = _known_equalities(facts)
+        self._longer = _longer(facts, self._equalities, met)
 
     def read(self, value: int | torch.SymInt) -> Expr | None:
         """The expression of a size; None if no call's sizes determine it."""
@@ -245,6 +251,8 @@ class SizeTable:
             return ex.substitute(same, sizes)
         if name in self._equalities.beyond:
             return self._beyond(symbol, self._equalities.beyond[name])
+        if symbol in self._longer:
+            return self._and_more(symbol, self._longer[symbol])
         divisor = self._equalities.divisors.get(name)
         if divisor is None or not self._facts.is_given(symbol):
             return None
@@ -269,6 +277,14 @@ class SizeTable:
             name = f"c{len(self._computed)}"
             known = self._computed[key] = Symbol(name, max(facts.low or 0, 0), _bound(facts.high))
         return ex.add(self._named(other), ex.mul(more.divisor, ex.Sym(known.name)))
+
+    def _and_more(self, symbol: Any, other: Any) -> Expr:
+        """A size that is another one and what is left, one at least, which the client computes."""
+        known = self._computed.get((symbol - other, 1))
+        if known is None:
+            name, high = f"c{len(self._computed)}", _bound(self._facts.symbol(symbol).high)
+            known = self._computed[symbol - other, 1] = Symbol(name=name, low=1, high=high)
+        return ex.add(self._named(other), ex.Sym(known.name))
 
     def _symbol(self, symbol: Any) -> Symbol | None:
         if symbol not in self._names:
@@ -330,6 +346,21 @@ def _known_equalities(facts: ShapeFacts) -> tuple[Equalities, Mapping[str, Any]]
         by_name.update((str(symbol), symbol) for symbol in symbols)
         equations.append((left, right))
     return equalities(equations), by_name
+
+
+def _longer(
+    facts: ShapeFacts, known: Equalities, met: frozenset[SymbolicExpr]
+) -> Mapping[Any, Any]:
+    """By size a lesser one, where what is left of it is a tensor's size as well."""
+    taken = {*known.divisors, *known.synonyms, *known.beyond}
+    found = {
+        more: less
+        for less, more in facts.orders()
+        if more - less in met
+        and taken.isdisjoint((str(less), str(more)))
+        and all(facts.is_given(one) and facts.symbol(one).low for one in (less, more))
+    }
+    return {more: less for more, less in found.items() if less not in found}
 
 
 def _raw(expression: SymbolicExpr) -> Expr:

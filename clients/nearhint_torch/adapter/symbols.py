@@ -95,6 +95,24 @@ class ShapeFacts:
             elif type(relation).__name__ in RELATIONS:
                 yield from _only_remainder(relation)
 
+    def orders(self) -> Iterator[tuple[Any, Any]]:
+        """(less, more): two symbols of which the guards of this capture say that one is less."""
+        at_most: set[tuple[Any, Any]] = set()
+        unequal: set[frozenset[Any]] = set()
+        for guard in getattr(self._environment, "guards", ()):
+            relation = self._environment.replace(guard.expr)
+            kind = type(relation).__name__
+            if kind not in RELATIONS or not all(side.is_Symbol for side in relation.args):
+                continue
+            less, more = reversed(relation.args) if "Greater" in kind else relation.args
+            if kind == "Unequality" or kind.startswith("Strict"):
+                unequal.add(frozenset((less, more)))
+            if kind != "Unequality":
+                at_most.add((less, more))
+        for less, more in sorted(at_most, key=str):
+            if frozenset((less, more)) in unequal:
+                yield less, more
+
     def is_given(self, symbol: Any) -> bool:
         """Whether the arguments of each call give the symbol's value.
 

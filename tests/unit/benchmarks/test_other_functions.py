@@ -1,4 +1,4 @@
-"""The second set of functions, and the fifth to the twelfth: each is right, and few Kernels."""
+"""The second set of functions, and the fifth to the thirteenth: each is right, and few Kernels."""
 
 from __future__ import annotations
 
@@ -82,6 +82,8 @@ KERNELS = {
     "attention_of_channels": 2,
     "attentive_statistics": 2,
     "chunk_gates": 4,
+    "mxfp4": 2,
+    "rotary_of_both": 2,
 }
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
 so are weights, and what is heavy of all rows; what is needed of a row is known when it was read.
@@ -95,9 +97,10 @@ JOINED = {
     "patches",
     "limited_routing",
     "verified_tokens",
+    "logs_of_choices",
 }
-"""What eager turns round, cuts or joins on a CPU, as fast as any Kernel; what is sorted; a size
-more one, which a Fallback takes.
+"""What eager turns round, cuts, joins or looks up on a CPU, as fast as any Kernel; what is sorted;
+a size more one, which a Fallback takes.
 """
 STEPPED = {
     "likely_tokens",
@@ -106,6 +109,9 @@ STEPPED = {
     "quantised_squares",
     "frequencies_penalised",
     "swiglu_blocks_f8",
+    "blocks_f8_by_powers",
+    "mx_of_biased_transposed",
+    "blocks_f8_of_columns",
 }
 """What has steps, but is no integer: the next number of eight bits, a least probability."""
 ROUNDED = {"nvfp4"}
@@ -126,6 +132,7 @@ ROUNDED = {"nvfp4"}
             "composed",
             "applied",
             "everyday",
+            "kindred",
         )
         for sweep in sweeps_of("a", name)
     ],

@@ -218,6 +218,35 @@ def test_pairs_behind_a_part_of_a_row_are_as_many_as_their_angles() -> None:
     }
 
 
+def test_what_is_left_of_a_row_behind_a_part_of_it_is_a_size_of_its_own() -> None:
+    """A rotary embedding of a part of each head: what is joined behind it is there."""
+
+    def scaled_part(x: Tensor, scale: Tensor) -> Tensor:
+        part, rest = x[..., : scale.shape[0]], x[..., scale.shape[0] :]
+        return torch.cat((part * scale, rest), -1)
+
+    arguments = torch.randn(5, 22), torch.randn(10)
+    lowered = check(scaled_part, *arguments)
+    assert [type(step) for step in lowered.plan.steps] == [Launch]
+    recorded = record(scaled_part, *arguments)
+    captured = recorded.captured
+    (rest,) = (symbol for symbol in captured.program.symbols if not symbol.user_name)
+    assert rest.low == 1
+    assert ex.add(S0, ex.symbol(rest.name)) in [
+        shape[-1] for shape in shapes(captured.program.inputs)
+    ]
+    bound = [recorded.arguments[binding.position] for binding in captured.bindings]
+    assert captured.sizes(bound)[rest.name] == 12
+
+
+def test_a_size_of_which_a_part_alone_is_read_stays_as_it_is() -> None:
+    """A cache is as long as it is, however much of it is read."""
+    captured = record(
+        lambda cache, x: cache[:, : x.shape[1]] + x, torch.randn(5, 22), torch.randn(5, 10)
+    ).captured
+    assert not captured.computed
+
+
 def test_a_size_that_another_tensor_repeats_is_no_symbol() -> None:
     captured = record(
         lambda x, y: x.view(x.shape[0], -1, 32) * y[..., None],
