@@ -63,15 +63,24 @@ class ShapeFacts:
         self._given = frozenset(map(size_expression, _sizes_of(example_inputs)))
 
     def symbol(self, symbol: Any) -> SymbolFacts:
-        """Range and sources of a sympy symbol."""
+        """Range and sources of a sympy symbol: guards may exclude the least that torch has."""
         if self._environment is None:
             return SymbolFacts(None, None, ())
         bounds = self._environment.var_to_range.get(symbol)
+        low, excluded = finite(None if bounds is None else bounds.lower), self._excluded(symbol)
+        while low is not None and low in excluded:
+            low += 1
         return SymbolFacts(
-            finite(None if bounds is None else bounds.lower),
+            low,
             finite(None if bounds is None else bounds.upper),
             tuple(source_name(source) for source in self._sources().get(symbol, ())),
         )
+
+    def _excluded(self, symbol: Any) -> set[int]:
+        """The numbers that guards say a symbol is not."""
+        relations = (guard.expr for guard in getattr(self._environment, "guards", ()))
+        unequal = (each.args for each in relations if type(each).__name__ == "Unequality")
+        return {int(number) for one, number in unequal if one == symbol and number.is_Integer}
 
     def bounds(self, expression: SymbolicExpr) -> tuple[int | None, int | None]:
         """The range of an expression, inclusive; None where it is unbounded or unknown."""

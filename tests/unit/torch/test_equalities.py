@@ -239,6 +239,17 @@ def test_what_is_left_of_a_row_behind_a_part_of_it_is_a_size_of_its_own() -> Non
     assert captured.sizes(bound)[rest.name] == 12
 
 
+def test_a_size_that_is_longer_than_a_number_is_so_in_the_program() -> None:
+    def scaled_part(x: Tensor) -> Tensor:
+        return torch.cat((x[..., :8] * 2, x[..., 8:]), -1)
+
+    arguments = (torch.randn(5, 22),)
+    lowered = check(scaled_part, *arguments)
+    assert [type(step) for step in lowered.plan.steps] == [Launch]
+    program = record(scaled_part, *arguments).captured.program
+    assert [symbol.low for symbol in program.symbols] == [2, 9]
+
+
 def test_a_size_of_which_a_part_alone_is_read_stays_as_it_is() -> None:
     """A cache is as long as it is, however much of it is read."""
     captured = record(
