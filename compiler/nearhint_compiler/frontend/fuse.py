@@ -396,12 +396,17 @@ class Fusion:
         return frozenset(found)
 
     def _is_moved(self, unit: int, again: Mapping[int, Again], leaving: Collection[int]) -> bool:
-        """Whether what is not light is computed once for each element, where it is read now."""
+        """Whether what is not light is computed once for each element, where it is read now.
+
+        What reduces may walk its rows several times.
+        """
         if all(each.is_light for each in again.values()):
             return True
         if len(again) > 1:
             return False
         ((reader, only),) = again.items()
+        if self.spaces[reader].reduced_dims:
+            return False
         is_rest_light = is_light(self.graph, only.nodes - {*leaving})
         points = len(only.nodes) * self._places_in(unit, reader)
         return only.is_once and is_rest_light and points <= WORK_LIMIT

@@ -120,35 +120,6 @@ def test_equations_among_the_guards_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("relation", "is_ordered"),
-    [
-        (lambda one, two: one < two, True),
-        (lambda one, two: two > one, True),
-        (lambda one, two: not one >= two, True),
-        (lambda one, two: one <= two and one != two, True),
-        (lambda one, two: one <= two, False),
-        (lambda one, two: one != two, False),
-    ],
-)
-def test_orders_among_the_guards_are_read(
-    relation: Callable[[int, int], bool], is_ordered: bool
-) -> None:
-    found: list[tuple[Any, Any]] = []
-
-    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
-        found.extend(adapter.ShapeFacts(inputs).orders())
-        return module.forward
-
-    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x.sum() + y.sum() if relation(x.shape[0], y.shape[0]) else x.sum()
-
-    compiled: Any = torch.compile(function, backend=backend, dynamic=True)
-    compiled(torch.randn(5), torch.randn(7))
-    assert len(found) == is_ordered
-    assert not list(adapter.ShapeFacts([torch.ones(2)]).orders())
-
-
-@pytest.mark.parametrize(
     ("relation", "rest"),
     [
         (lambda rest: rest <= 0, 0),

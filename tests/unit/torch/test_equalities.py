@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.errors import InvalidExpression
 from nearhint_rules.plan import Launch
 from nearhint_rules.program import TensorType
+from nearhint_torch.adapter import ShapeFacts
 from nearhint_torch.equalities import Beyond, Equation, equalities
 
 Tensor = torch.Tensor
@@ -216,6 +218,35 @@ def test_pairs_behind_a_part_of_a_row_are_as_many_as_their_angles() -> None:
         "s0",
         "s2",
     }
+
+
+@pytest.mark.parametrize(
+    ("relation", "is_ordered"),
+    [
+        (lambda one, two: one < two, True),
+        (lambda one, two: two > one, True),
+        (lambda one, two: not one >= two, True),
+        (lambda one, two: one <= two and one != two, True),
+        (lambda one, two: one <= two, False),
+        (lambda one, two: one != two, False),
+    ],
+)
+def test_orders_among_the_guards_are_read(
+    relation: Callable[[int, int], bool], is_ordered: bool
+) -> None:
+    found: list[tuple[Any, Any]] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        found.extend(ShapeFacts(inputs).orders())
+        return module.forward
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return x.sum() + y.sum() if relation(x.shape[0], y.shape[0]) else x.sum()
+
+    compiled: Any = torch.compile(function, backend=backend, dynamic=True)
+    compiled(torch.randn(5), torch.randn(7))
+    assert len(found) == is_ordered
+    assert not list(ShapeFacts([torch.ones(2)]).orders())
 
 
 def test_what_is_left_of_a_row_behind_a_part_of_it_is_a_size_of_its_own() -> None:

@@ -215,6 +215,14 @@ def test_what_one_kernel_reads_once_is_computed_there_however_much_that_is() -> 
     check(packed_codes, *arguments, target_kind="cuda")
 
 
+def test_what_is_heavy_is_not_computed_in_each_walk_of_columns() -> None:
+    def shares_of_columns(x: Tensor) -> Tensor:
+        return torch.exp2(x / x.abs().amax(-1, keepdim=True)).softmax(0)
+
+    lowered = check(shares_of_columns, drawn(20, 96), dynamic=False, target_kind="cuda")
+    assert written(lowered) == 2 * 20 * 96
+
+
 @pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
 def test_of_rows_over_their_totals_what_is_looked_up_is_computed_there(target_kind: str) -> None:
     def chosen(x: Tensor, places: Tensor) -> Tensor:
