@@ -146,6 +146,8 @@ def _all_apart(sweep: Sweep, sizes: Sizes, *, like: Sizes) -> Sizes:
     for place, size in enumerate(found[:-1]):
         if _equal_sizes(sweep, found) == expected:
             break
+        if size == 1:
+            continue  # of another capture
         found = _all_different((*found[:place], size - max(size // 16, 1), *found[place + 1 :]))
     return found
 

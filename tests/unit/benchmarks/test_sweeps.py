@@ -120,6 +120,14 @@ def test_no_size_that_follows_the_rows_is_one_that_stays_where_the_rows_alone_ch
     assert bucket((rows,)) == bucket(guided.sizes[0][:1])
 
 
+def test_one_row_stays_one_where_other_sizes_are_set_apart() -> None:
+    (merged,) = (each for each in sweeps_of("a", "kindred") if each.name == "merged_heads_residual")
+    several, (rows, heads, tokens, size) = starts_for_tuning(merged, "a")
+    assert several[0] > 1
+    assert rows == 1
+    assert heads * size != tokens
+
+
 def test_two_rows_that_are_measured_are_tuned_at_four() -> None:
     """One row is another capture's, which no call of two rows comes to."""
     (part,) = rows_alone(Sweep("softmax", of.softmax, of.matrix, MIDDLE, ((2, 37),)))
