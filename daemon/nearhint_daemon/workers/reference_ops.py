@@ -116,7 +116,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "truncdiv": _truncdiv,
     "mod": _mod,
     "fmod": np.fmod,
-    "pow": np.power,
+    "pow": np.float_power,  # np.power takes a root where the exponent is one half for all
     "neg": np.negative,
     "abs": np.abs,
     "sign": lambda x: np.where(np.isnan(x), 0, np.sign(x)) if x.dtype.kind == "f" else np.sign(x),

@@ -423,6 +423,14 @@ def test_a_remainder_of_zero_has_the_sign_of_what_was_divided() -> None:
     assert torch.equal(torch.signbit(found)[zeros], torch.signbit(wanted)[zeros])
 
 
+def test_a_power_by_one_half_for_all_is_no_root() -> None:
+    """As in C, where roots of what is not positive are others."""
+    bases = np.array([-np.inf, -0.0])
+    np.testing.assert_array_equal(OPERATIONS["pow"](bases, np.array([0.5])), [np.inf, 0.0])
+    np.testing.assert_array_equal(OPERATIONS["pow"](bases[:1], np.array([0.5])), [np.inf])
+    assert not np.signbit(OPERATIONS["pow"](bases, np.array([0.5]))).any()
+
+
 @pytest.mark.parametrize(
     "other", [(math.nan, math.nan), (math.nan, 1.0), (9.0, 1.0), (math.inf, 2e9)]
 )
