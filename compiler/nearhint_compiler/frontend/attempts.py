@@ -19,10 +19,7 @@ def fuse(graph: Graph) -> Fused:
     where there are fewer groups then: a group has one reduction space, and the rows of a norm may
     be such sums. And copies of what groups make of rows go over them as those do.
     """
-    fused = Fusion(graph).run()
-    lonely = alone(graph, [group.nodes for group in fused.groups], fused.inlined)
-    if lonely:
-        fused = Fusion(without_walks(graph, lonely)).run()
+    fused = _fused(graph)
     if short := _sums_before_rows(fused):
         fused = _fewer_groups(fused, without_walks(fused.graph, short))
     if turned := turned_copies(fused):
@@ -31,8 +28,18 @@ def fuse(graph: Graph) -> Fused:
     return fused
 
 
+def _fused(graph: Graph) -> Fused:
+    """Groups of which none chooses of rows that it does not read; new groups may do so again."""
+    while True:
+        fused = Fusion(graph).run()
+        lonely = alone(graph, [group.nodes for group in fused.groups], fused.inlined)
+        if not lonely:
+            return fused
+        graph = without_walks(graph, lonely)
+
+
 def _fewer_groups(fused: Fused, other: Graph) -> Fused:
-    again = Fusion(other).run()
+    again = _fused(other)
     return again if len(again.groups) < len(fused.groups) else fused
 
 

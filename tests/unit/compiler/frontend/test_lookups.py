@@ -221,3 +221,15 @@ def test_wide_rows_of_narrow_embeddings_and_products_are_computed_again(target_k
     lowered = check(decoder, *narrow, target_kind=target_kind)
     assert_lowering_is_right(lowered)
     assert len(lowered.kernels) == 4
+
+
+def test_elements_chosen_of_two_tables_are_looked_up_where_neither_is_walked() -> None:
+    """The second is of rows that something else walks until the first shares its Kernel."""
+
+    def function(x: Tensor, place: Tensor) -> Tensor:
+        return x.gather(-1, place) - functional.pad(x, (0, 1)).gather(-1, place)
+
+    lowered = check(function, drawn(9, 5, 8), places(8, 9, 5, 1))
+    assert_lowering_is_right(lowered)
+    assert len(gathers(lowered)) == 2
+    assert not any(kernel.kernel.reduction for kernel in lowered.kernels)
