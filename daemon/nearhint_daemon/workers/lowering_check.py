@@ -113,15 +113,20 @@ def check_lowering(
 
     Sizes at which the ops themselves refuse to run, or make other shapes than the Program says, are
     left out: its ranges do not hold all that was assumed. If none is left, just beyond the least
-    sizes some are looked for: so few may be what is split into as many parts as were captured. If
-    there are none, that is a problem. Raises `OpNotAllowed`.
+    sizes some are looked for: so few may be what is split into as many parts as were captured; then
+    among sizes that are alike. If there are none, that is a problem. Raises `OpNotAllowed`.
     """
     worst, count = 0.0, 0
     if CASE_BYTES < _f64_bytes(fallback, within_ranges(fallback.program, (1,))) < math.inf:
         kernel, fallback = with_small_tables(kernel, fallback)
     refusal = f"its values take more than {limit_bytes} bytes in f64 at any sizes"
     generator = torch.Generator().manual_seed(seed)
-    for cases in (_cases(fallback), _beyond_least(fallback), _least(fallback, limit_bytes)):
+    for cases in (
+        _cases(fallback),
+        _beyond_least(fallback),
+        _alike(fallback),
+        _least(fallback, limit_bytes),
+    ):
         if count:
             break
         for sizes, scale in cases:
@@ -141,6 +146,22 @@ def _beyond_least(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
     least = [max(symbol.low, 1) for symbol in fallback.program.symbols]
     for more in range(1, BEYOND_LEAST + 1) if least else ():
         sizes = within_ranges(fallback.program, [size + more for size in least])
+        if _f64_bytes(fallback, sizes) <= CASE_BYTES:
+            yield sizes, 1.0
+
+
+def _alike(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
+    """Where those are none, either: multiples of the largest least size, for all that divide none.
+
+    What is cut into blocks, less some of these, has none left where blocks are long, and another
+    size may be cut into as many as there are.
+    """
+    symbols = fallback.program.symbols
+    divisors = {by.name for _, by in _divisions(fallback) if isinstance(by, ex.Sym)}
+    largest = max((symbol.low for symbol in symbols), default=0)
+    for times in range(1, BEYOND_LEAST + 1) if largest else ():
+        wanted = [1 if symbol.name in divisors else times * largest for symbol in symbols]
+        sizes = within_ranges(fallback.program, wanted)
         if _f64_bytes(fallback, sizes) <= CASE_BYTES:
             yield sizes, 1.0
 
@@ -178,18 +199,25 @@ def _cases(fallback: Fallback) -> Iterator[tuple[dict[str, int], float]]:
 def _steps(fallback: Fallback) -> dict[str, int]:
     """By symbol the number of which it may have to be a multiple: what sizes divide it by."""
     steps: dict[str, int] = {}
+    for top, by in _divisions(fallback):
+        if isinstance(by, ex.Int):
+            for name in ex.symbols_of(top):
+                steps[name] = math.lcm(steps.get(name, 1), by.value)
+    return steps
+
+
+def _divisions(fallback: Fallback) -> Iterator[tuple[ex.Expr, ex.Expr]]:
+    """What sizes divide, and by what."""
     types = (kind for kind in value_types(fallback.program) if isinstance(kind, TensorType))
     stack = [*fallback.dims, *(size for kind in types for size in (*kind.shape, *kind.stride))]
     while stack:
         size = stack.pop()
         stack.extend(ex.children(size))
         match size:
-            case ex.FloorDiv(top, ex.Int(by)) | ex.Mod(top, ex.Int(by)):
-                for name in ex.symbols_of(top):
-                    steps[name] = math.lcm(steps.get(name, 1), by)
+            case ex.FloorDiv(top, by) | ex.Mod(top, by):
+                yield top, by
             case _:
                 continue
-    return steps
 
 
 def _f64_bytes(fallback: Fallback, sizes: Mapping[str, int]) -> float:
