@@ -8,7 +8,8 @@ neighbouring positions, which behind a minimum nobody sees.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import permutations
 from typing import TypeAlias
 
@@ -135,7 +136,7 @@ def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
     The conditions are those of `where`s that compare two places, earlier in the body. Where places
     are compared with constants, as in a pad, loads at clamped indices took less than under masks.
     """
-    found = _guarded(kernel, lambda place: _compared(kernel, place, constants=()))
+    found = _guarded(kernel, lambda place: _compared(kernel.body, place, constants=()))
     return {
         place: branch
         for place, branch in found.items()
@@ -148,19 +149,51 @@ def guarded(kernel: ir.Kernel) -> Mapping[int, Branch]:
 
     The conditions compare places with places or constants.
     """
-    return _guarded(kernel, lambda place: _compared(kernel, place))
+    return _guarded(kernel, partial(_compared, kernel.body))
+
+
+def with_plain_places(body: Sequence[ir.BodyNode]) -> tuple[ir.BodyNode, ...]:
+    """The same, but places that are looked at only where conditions hold are not clamped for more.
+    Of equal ones the first is used; others may be left without a use.
+
+    A join of joins compares places in its parts, which are clamped into these, with the parts' own
+    ends: neighbours that one vector may read are seen of places themselves alone.
+    """
+    compared = partial(_compared, body)
+    conditions = _conditions(body, compared)
+    found = tuple(
+        replace(node, index=_unclamped(node.index, list(_facts(conditions[place], compared))))
+        if isinstance(node, ir.Iota) and conditions[place]
+        else node
+        for place, node in enumerate(body)
+    )
+    if found == tuple(body):
+        return found
+    first = {node: place for place, node in reversed(list(enumerate(found)))}
+    places = {place: first[node] for place, node in enumerate(found) if isinstance(node, ir.Iota)}
+    same = {place: places.get(place, place) for place in range(len(found))}
+    return with_plain_places(tuple(ir.with_operands(node, same) for node in found))
+
+
+def _conditions(
+    body: Sequence[ir.BodyNode], compared: Comparison
+) -> Sequence[frozenset[tuple[int, bool]]]:
+    """By the position of a node: which nodes hold, or do not, wherever it is looked at."""
+    users: list[list[int]] = [[] for _ in body]
+    for place, node in enumerate(body):
+        for operand in ir.operands_of(node):
+            users[operand].append(place)
+    found: list[frozenset[tuple[int, bool]]] = [frozenset()] * len(body)
+    for place in reversed(range(len(body))):
+        ways = [_way(body, place, user, found[user], compared) for user in users[place]]
+        found[place] = frozenset.intersection(*ways) if ways else frozenset()
+    return found
 
 
 def _guarded(kernel: ir.Kernel, compared: Comparison) -> Mapping[int, Branch]:
-    users: list[list[int]] = [[] for _ in kernel.body]
-    for place, node in enumerate(kernel.body):
-        for operand in ir.operands_of(node):
-            users[operand].append(place)
-    conditions: list[frozenset[tuple[int, bool]]] = [frozenset()] * len(kernel.body)
+    conditions = _conditions(kernel.body, compared)
     found: dict[int, Branch] = {}
     for place in reversed(range(len(kernel.body))):
-        ways = [_way(kernel, place, user, conditions[user], compared) for user in users[place]]
-        conditions[place] = frozenset.intersection(*ways) if ways else frozenset()
         known = sorted(each for each in conditions[place] if each[0] < place)
         if not isinstance(kernel.body[place], ir.Load) or not known:
             continue
@@ -179,14 +212,14 @@ def _index(kernel: ir.Kernel, place: int) -> ex.Expr:
 
 
 def _way(
-    kernel: ir.Kernel,
+    body: Sequence[ir.BodyNode],
     place: int,
     user: int,
     conditions: frozenset[tuple[int, bool]],
     compared: Comparison,
 ) -> frozenset[tuple[int, bool]]:
     """What holds where `user` needs the value of `place`."""
-    node = kernel.body[user]
+    node = body[user]
     if not isinstance(node, ir.Op):
         return frozenset()
     if node.name != "where" or node.operands.count(place) != 1 or node.operands[0] == place:
@@ -198,16 +231,16 @@ def _way(
 
 
 def _compared(
-    kernel: ir.Kernel, place: int, *, constants: tuple[str, ...] = ("i64",)
+    body: Sequence[ir.BodyNode], place: int, *, constants: tuple[str, ...] = ("i64",)
 ) -> tuple[ex.Expr, ex.Expr] | None:
     """The index expressions of a node that says whether one is below the other.
 
     They are places, and constants of these dtypes.
     """
-    node = kernel.body[place]
+    node = body[place]
     if not isinstance(node, ir.Op) or node.name != "lt":
         return None
-    nodes = [kernel.body[operand] for operand in node.operands]
+    nodes = [body[operand] for operand in node.operands]
     if any(isinstance(each, ir.Const) and each.dtype not in constants for each in nodes):
         return None
     low, high = map(ir.place_of, nodes)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from nearhint_compiler.analysis.branches import with_plain_places
 from nearhint_compiler.errors import InvalidKernel
 from nearhint_compiler.frontend.round_trips import without_round_trips
 from nearhint_compiler.frontend.space import Space
@@ -47,7 +48,8 @@ def canonical_nest(nest: Nest) -> CanonicalKernel:
     """The Kernel of a nest. Raises `InvalidKernel` where an index needs a symbol below 1."""
     ranges = nest.space.ranges(nest.symbols)
     live = _live(without_round_trips(nest.body, nest.params))
-    body = _with_indices(live, lambda index: ix.simplify(index, ranges))
+    simple = _with_indices(live, lambda index: ix.simplify(index, ranges))
+    body = _live(with_plain_places(simple))
     kept = _ordered(body, nest.space, nest.space.kept_dims, ranges)
     reduced = _ordered(body, nest.space, nest.space.reduced_dims, ranges)
     extents = {f"f{place}": extent for place, extent in enumerate(nest.space.extents)}

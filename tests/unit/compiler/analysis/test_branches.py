@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from nearhint_compiler.analysis.branches import Choice, branches, guarded, joined
-from nearhint_compiler.ir.nodes import Kernel, Load
+from nearhint_compiler.analysis.branches import (
+    Choice,
+    branches,
+    guarded,
+    joined,
+    with_plain_places,
+)
+from nearhint_compiler.ir.nodes import Iota, Kernel, Load
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_rules import expr as ex
 
@@ -109,3 +116,44 @@ def test_a_pad_is_read_at_clamped_places_and_a_roll_where_it_lies() -> None:
     assert not branches(rolled)
     assert joined(rolled)[3].wanted == Choice(2, 3, 5)
     assert ex.to_text(guarded(rolled)[5].index) == "(+ (* k1 p0) p1 -1)"
+
+
+OF_A_JOIN = """(kernel (symbols k0 k1 k2)
+  (pointwise k2)
+  (reduction)
+  (params (in f32) (in f32) (in f32) (out f32))
+  (body
+    (iota p0)
+    (iota k0)
+    (lt bool 0 1)
+    (iota (min p0 (+ k0 -1)))
+    (iota (+ k0 (* -1 k1)))
+    (lt bool 3 4)
+    (load 0 (min p0 (+ k0 (* -1 k1) -1)))
+    (load 1 (max 0 (+ (* -1 k0) k1 (min p0 (+ k0 -1)))))
+    (where f32 5 6 7)
+    (load 2 (max 0 (+ p0 (* -1 k0))))
+    (where f32 2 8 9)
+    (store 3 p0 10)))
+"""
+"""Halves of the first part, which are changed (a rotary embedding of a part of each head)."""
+
+
+def test_the_ends_of_a_parts_parts_are_compared_with_places_themselves() -> None:
+    kernel = parse_kernel(OF_A_JOIN)
+    assert set(indices(kernel)) == {9}
+    plain = replace(kernel, body=with_plain_places(kernel.body))
+    assert plain.body[5] == replace(kernel.body[5], operands=(0, 4))
+    assert indices(plain) == {6: "p0", 7: "(+ (* -1 k0) k1 p0)", 9: "(+ (* -1 k0) p0)"}
+    assert joined(plain)[6].wanted == Choice(2, Choice(5, 6, 7), 9)
+
+
+def test_a_place_that_is_looked_at_elsewhere_stays_as_it_is() -> None:
+    """It is stored, besides."""
+    kernel = parse_kernel(
+        OF_A_JOIN.replace("(out f32))", "(out f32) (out i64))").replace(
+            "(store 3 p0 10)", "(store 3 p0 10) (store 4 p0 3)"
+        )
+    )
+    assert isinstance(kernel.body[3], Iota)
+    assert with_plain_places(kernel.body) == kernel.body
