@@ -12,7 +12,7 @@ from nearhint_compiler.analysis.branches import (
     joined,
     with_plain_places,
 )
-from nearhint_compiler.ir.nodes import Iota, Kernel, Load
+from nearhint_compiler.ir.nodes import Iota, Kernel, Load, Op
 from nearhint_compiler.ir.text import parse_kernel
 from nearhint_rules import expr as ex
 
@@ -143,7 +143,7 @@ def test_the_ends_of_a_parts_parts_are_compared_with_places_themselves() -> None
     kernel = parse_kernel(OF_A_JOIN)
     assert set(indices(kernel)) == {9}
     plain = replace(kernel, body=with_plain_places(kernel.body))
-    assert plain.body[5] == replace(kernel.body[5], operands=(0, 4))
+    assert plain.body[5] == Op("lt", "bool", (0, 4))
     assert indices(plain) == {6: "p0", 7: "(+ (* -1 k0) k1 p0)", 9: "(+ (* -1 k0) p0)"}
     assert joined(plain)[6].wanted == Choice(2, Choice(5, 6, 7), 9)
 
