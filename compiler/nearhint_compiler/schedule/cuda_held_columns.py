@@ -39,9 +39,10 @@ registers that hold them without any in memory)."""
 SINGLE_STEPS, SINGLE_LONGEST, SINGLE_SPARE = ((128, 4), (640, 8)), 640, 1.5
 """(rows, elements of a thread in a piece) of the latter, the longest of them, and how much longer
 than at the hint columns may be that others hold. A softmax of 81 classes of 31 images of 14 520
-pixels in bf16 took 58 µs so and 72 in a block of 128 rows, of 150 of 5 of 89 999 137 and 183; of 21
-of 301 of 16 512 163 and 169, of 19 of 60 of 65 535 145 and 141 (on an H200,
-2026-11-h200-single-pieces.json)."""
+pixels in bf16 took 58 µs so and 72 in a block of 128 rows, of 150 of 5 of 89 999 137 and 183 (on an
+H200, 2026-11-h200-single-pieces.json)."""
+SINGLE_BLOCK = 32
+"""Rows that one block holds as well: of 19 of 60 of 65 535 141 µs, in pieces 162 (the same)."""
 FEW_ROWS, SOME_ROWS = 16, 128
 """Rows so few that columns of them are nearly pointwise; and so few that it is so where 64 columns
 a program are programs for all processors."""
@@ -117,7 +118,7 @@ def _in_pieces(facts: Facts) -> Iterator[Schedule]:
 
 def _in_single_pieces(facts: Facts) -> Iterator[Schedule]:
     """Columns of single elements, of which a few threads hold each, about as long as they are."""
-    is_long = FEW_ROWS < facts.length <= SINGLE_LONGEST
+    is_long = SINGLE_BLOCK < facts.length <= SINGLE_LONGEST
     is_in_vectors = facts.has_vectors and power_of_two(facts.length) in PIECED
     if facts.has_scan or is_in_vectors or not is_long:
         return

@@ -37,7 +37,8 @@ NARROW_LENGTH = 256
 """The same of elements of 16 bits, of which a thread would load one at a time: sums of 36 899 of
 866 take 21 µs for 25, of 97 757 of 1288 70 for 98, of 71 077 of 459 22 for 27, of 200 003 of 257 33
 for 41, with a cold cache; in f32 of 30 011 of 797 28.5 for 29.5, of 20 001 of 1021 and of 9634 of
-1492 as long or longer (on an H200, 2026-11-h200-wide-folds.json)."""
+1492 as long or longer (on an H200, 2026-11-h200-wide-folds.json,
+2026-11-h200-wide-folds-and-others.json)."""
 PIECED_LENGTH, PIECED_BYTES = 1024, 4 << 20
 """Columns of which those in pieces are offered though a cache keeps all of them, so long and so
 many bytes: sums of 9491 of 2373 in bf16 took 12.4 µs for 18.9 by a program alone and 17.2 for 20.0

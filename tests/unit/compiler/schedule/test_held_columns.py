@@ -69,6 +69,7 @@ def test_two_blocks_of_columns_that_are_held_fit_a_processor() -> None:
 @pytest.mark.parametrize(
     ("length", "columns", "shapes"),
     [
+        (32, 1021, []),  # one block has as few lanes in vain
         (33, 1021, [(128, 4, 4, 9), (128, 4, 4, 13)]),  # each in a thread
         (81, 1021, [(128, 8, 8, 11), (128, 8, 8, 16)]),
         (150, 1021, [(128, 16, 8, 10), (64, 32, 8, 8)]),
