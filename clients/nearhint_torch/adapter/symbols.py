@@ -97,8 +97,7 @@ class ShapeFacts:
         A symbol that torch has replaced by others since stands for these: no graph has it. A guard
         that leaves one remainder of a division, such as `s % 8 <= 0`, is an equation as well.
         """
-        for guard in getattr(self._environment, "guards", ()):
-            relation = self._environment.replace(guard.expr)
+        for relation in self._relations():
             if type(relation).__name__ == "Equality":
                 yield relation.args
             elif type(relation).__name__ in RELATIONS:
@@ -108,8 +107,7 @@ class ShapeFacts:
         """(less, more): two symbols of which the guards of this capture say that one is less."""
         at_most: set[tuple[Any, Any]] = set()
         unequal: set[frozenset[Any]] = set()
-        for guard in getattr(self._environment, "guards", ()):
-            relation = self._environment.replace(guard.expr)
+        for relation in self._relations():
             kind = type(relation).__name__
             if kind not in RELATIONS or not all(side.is_Symbol for side in relation.args):
                 continue
@@ -121,6 +119,11 @@ class ShapeFacts:
         for less, more in sorted(at_most, key=str):
             if frozenset((less, more)) in unequal:
                 yield less, more
+
+    def _relations(self) -> Iterator[Any]:
+        """The guards of this capture, without symbols that torch has replaced by others since."""
+        for guard in getattr(self._environment, "guards", ()):
+            yield self._environment.replace(guard.expr)
 
     def is_given(self, symbol: Any) -> bool:
         """Whether the arguments of each call give the symbol's value.

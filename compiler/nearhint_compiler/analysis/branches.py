@@ -159,6 +159,8 @@ def with_plain_places(body: Sequence[ir.BodyNode]) -> tuple[ir.BodyNode, ...]:
     A join of joins compares places in its parts, which are clamped into these, with the parts' own
     ends: neighbours that one vector may read are seen of places themselves alone.
     """
+    if not any(isinstance(node, ir.Iota) and _is_clamped(node.index) for node in body):
+        return tuple(body)
     compared = partial(_compared, body)
     conditions = _conditions(body, compared)
     found = tuple(

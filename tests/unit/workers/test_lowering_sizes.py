@@ -13,6 +13,19 @@ from nearhint_rules import program as pr
 from nearhint_rules.plan import Fallback
 
 P0 = ex.symbol("p0")
+EXP = ir.Kernel(
+    ("k0",),
+    (ex.symbol("k0"),),
+    (),
+    (ir.Param("in", "f32"), ir.Param("out", "f32")),
+    (ir.Load(0, P0), ir.Op("exp", "f32", (0,)), ir.Store(1, P0, 1)),
+)
+
+
+def with_op(kernel: ir.Kernel, name: str) -> ir.Kernel:
+    """Another function of each element."""
+    body = [replace(each, name=name) if isinstance(each, ir.Op) else each for each in kernel.body]
+    return replace(kernel, body=tuple(body))
 
 
 def test_sizes_that_the_ops_refuse_are_left_out() -> None:
@@ -28,16 +41,8 @@ def test_sizes_that_the_ops_refuse_are_left_out() -> None:
         ),
         (2,),
     )
-    k0, p0 = ex.symbol("k0"), ex.symbol("p0")
-    kernel = ir.Kernel(
-        ("k0",),
-        (k0,),
-        (),
-        (ir.Param("in", "f32"), ir.Param("out", "f32")),
-        (ir.Load(0, p0), ir.Op("exp", "f32", (0,)), ir.Store(1, p0, 1)),
-    )
     fallback = Fallback(program, "k" * 64, (ex.mul(4, quarter),), (0,), (2,))
-    assert check_lowering(kernel, fallback, seed=1).problem == ""
+    assert check_lowering(EXP, fallback, seed=1).problem == ""
 
 
 def test_blocks_are_checked_at_multiples_of_their_size() -> None:
@@ -53,19 +58,11 @@ def test_blocks_are_checked_at_multiples_of_their_size() -> None:
         ),
         (2,),
     )
-    kernel = ir.Kernel(
-        ("k0",),
-        (ex.symbol("k0"),),
-        (),
-        (ir.Param("in", "f32"), ir.Param("out", "f32")),
-        (ir.Load(0, P0), ir.Op("exp", "f32", (0,)), ir.Store(1, P0, 1)),
-    )
     fallback = Fallback(program, "k" * 64, (S0,), (0,), (2,))
-    found = check_lowering(kernel, fallback, seed=1)
+    found = check_lowering(EXP, fallback, seed=1)
     assert found.problem == ""
     assert found.cases >= 3
-    wrong = replace(kernel, body=(kernel.body[0], ir.Op("neg", "f32", (0,)), kernel.body[2]))
-    assert "ATen says" in check_lowering(wrong, fallback, seed=1).problem
+    assert "ATen says" in check_lowering(with_op(EXP, "neg"), fallback, seed=1).problem
 
 
 def test_sizes_where_the_ops_make_another_shape_are_left_out() -> None:
@@ -80,19 +77,11 @@ def test_sizes_where_the_ops_make_another_shape_are_left_out() -> None:
         ),
         (2,),
     )
-    kernel = ir.Kernel(
-        ("k0",),
-        (ex.symbol("k0"),),
-        (),
-        (ir.Param("in", "f32"), ir.Param("out", "f32")),
-        (ir.Load(0, P0), ir.Op("exp", "f32", (0,)), ir.Store(1, P0, 1)),
-    )
     fallback = Fallback(program, "k" * 64, (ex.mul(S0, S1),), (0,), (2,))
-    found = check_lowering(kernel, fallback, seed=1)
+    found = check_lowering(EXP, fallback, seed=1)
     assert found.problem == ""
     assert found.cases >= 1
-    wrong = replace(kernel, body=(ir.Load(0, P0), ir.Op("tanh", "f32", (0,)), ir.Store(1, P0, 1)))
-    assert "ATen says" in check_lowering(wrong, fallback, seed=1).problem
+    assert "ATen says" in check_lowering(with_op(EXP, "tanh"), fallback, seed=1).problem
 
 
 def test_sizes_that_alone_make_as_many_parts_as_were_captured_are_found() -> None:
@@ -114,9 +103,7 @@ def test_sizes_that_alone_make_as_many_parts_as_were_captured_are_found() -> Non
     found = check_lowering(kernel, fallback, seed=1)
     assert found.problem == ""
     assert found.cases == 2
-    body = [replace(each, name="neg") if isinstance(each, ir.Op) else each for each in kernel.body]
-    wrong = replace(kernel, body=tuple(body))
-    assert "ATen says" in check_lowering(wrong, fallback, seed=1).problem
+    assert "ATen says" in check_lowering(with_op(kernel, "neg"), fallback, seed=1).problem
 
 
 def test_blocks_that_are_fewer_than_those_of_a_sequence_are_found() -> None:
@@ -134,6 +121,4 @@ def test_blocks_that_are_fewer_than_those_of_a_sequence_are_found() -> None:
     found = check_lowering(kernel, fallback, seed=1)
     assert found.problem == ""
     assert found.cases >= 3
-    body = [replace(each, name="neg") if isinstance(each, ir.Op) else each for each in kernel.body]
-    wrong = replace(kernel, body=tuple(body))
-    assert "ATen says" in check_lowering(wrong, fallback, seed=1).problem
+    assert "ATen says" in check_lowering(with_op(kernel, "neg"), fallback, seed=1).problem
