@@ -68,6 +68,11 @@ SMALL: dict[str, Sizes] = {
     "softmax_of_classes": (3, 16, 12, 10),
     "moments_of_last": (3, 12, 10, 16),
     "merged_heads_residual": (3, 5, 12, 8),
+    "cross_entropy_of_pixels": (3, 16, 12, 10),
+    "mx_both_ways": (96, 160),
+    "neighbours_rotated_at_places": (40, 6, 4, 24, 8),
+    "dequantise_squares": (256, 384),
+    "moments_of_groups": (5, 48, 6),
 }
 """Sizes of what is larger than its sizes say, or counts blocks of rows."""
 SM_90 = CudaDevice("none", 90, 132, 80 << 30, "none", 0)

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.gpu_sweep --mode a|b
                                          [--functions pinned|others|further|looked_up|strided|
                                                       served|mixed|trained|deployed|composed|applied|
-                                                      everyday|kindred|all]
+                                                      everyday|kindred|adjacent|all]
                                          [--cases PATTERN] [--draw SEED] [--sizes N]
                                          [--budget-s N] [--batch N] [--tune-s N] [--attempts N]
                                          [--warm-processes N] [--resume FILE] [--json FILE]
@@ -22,14 +22,14 @@ errors are counted.
 The functions are those that kernels were made with (`pinned`), or others (`gpu_sweep_others`,
 `gpu_sweep_further`, `gpu_sweep_looked_up`, `gpu_sweep_strided`, `gpu_sweep_served`,
 `gpu_sweep_mixed`, `gpu_sweep_trained`, `gpu_sweep_deployed`, `gpu_sweep_composed`,
-`gpu_sweep_applied`, `gpu_sweep_everyday`, `gpu_sweep_kindred`); --draw has them measured at other
-sizes than those listed (`drawn_sizes`). What the budget leaves for tuning is said; where that is
-next to nothing, the run ends at once (`sweep_budget`). A point that misses a bar of its own is
-measured again, at most as often as --attempts says, and the last time counts. While sweeps are
-captured, processes of their own fill Inductor's caches (`warm_pool`), before anything is timed. The
-report is written after each point, with the seconds of each phase; --resume leaves out the points
-that a report has already. --dry-run needs no GPU: see `gpu_dry_run`; N candidates are compiled of
-each kernel at each hint. A PATTERN after = is a whole name and dtype.
+`gpu_sweep_applied`, `gpu_sweep_everyday`, `gpu_sweep_kindred`, `gpu_sweep_adjacent`); --draw has
+them measured at other sizes than those listed (`drawn_sizes`). What the budget leaves for tuning is
+said; where that is next to nothing, the run ends at once (`sweep_budget`). A point that misses a
+bar of its own is measured again, at most as often as --attempts says, and the last time counts.
+While sweeps are captured, processes of their own fill Inductor's caches (`warm_pool`), before
+anything is timed. The report is written after each point, with the seconds of each phase; --resume
+leaves out the points that a report has already. --dry-run needs no GPU: see `gpu_dry_run`; N
+candidates are compiled of each kernel at each hint. A PATTERN after = is a whole name and dtype.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from tests.benchmarks import sweep_functions as of
 from tests.benchmarks.cpu_cases import layer_norm
+from tests.benchmarks.gpu_sweep_adjacent import ADJACENT_SWEEPS
 from tests.benchmarks.gpu_sweep_applied import APPLIED_SWEEPS
 from tests.benchmarks.gpu_sweep_composed import COMPOSED_SWEEPS
 from tests.benchmarks.gpu_sweep_deployed import DEPLOYED_SWEEPS
@@ -93,6 +94,7 @@ FUNCTIONS: dict[str, tuple[Sweep, ...]] = {
     "applied": APPLIED_SWEEPS,
     "everyday": EVERYDAY_SWEEPS,
     "kindred": KINDRED_SWEEPS,
+    "adjacent": ADJACENT_SWEEPS,
 }
 FUNCTIONS["all"] = tuple(sweep for sweeps in FUNCTIONS.values() for sweep in sweeps)
 """Sets of sweeps; no two sweeps have one title."""

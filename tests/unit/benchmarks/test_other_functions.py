@@ -1,4 +1,4 @@
-"""The second set of functions, and the fifth to the thirteenth: each is right, and few Kernels."""
+"""The second set of functions, and the fifth to the fourteenth: each is right, and few Kernels."""
 
 from __future__ import annotations
 
@@ -133,6 +133,7 @@ ROUNDED = {"nvfp4"}
             "applied",
             "everyday",
             "kindred",
+            "adjacent",
         )
         for sweep in sweeps_of("a", name)
     ],
