@@ -72,7 +72,7 @@ SMALL: dict[str, Sizes] = {
     "mx_both_ways": (96, 160),
     "neighbours_rotated_at_places": (40, 6, 4, 24, 8),
     "dequantise_squares": (256, 384),
-    "moments_of_groups": (5, 48, 6),
+    "moments_of_groups": (5, 60, 6),
 }
 """Sizes of what is larger than its sizes say, or counts blocks of rows."""
 SM_90 = CudaDevice("none", 90, 132, 80 << 30, "none", 0)

@@ -14,6 +14,7 @@ from nearhint_compiler.frontend.indices import output_index, read_index
 from nearhint_compiler.frontend.lookups import Place, one_place
 from nearhint_compiler.frontend.loops import LOOKED_UP, Loops, Scattering
 from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.pieces import places_of
 from nearhint_compiler.frontend.space import loop_index
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
@@ -169,11 +170,26 @@ class _Builder:
 
     def result(self, value: int) -> Value:
         """A member's output at the current point."""
-        node = self.graph.producers[value]
-        place = loop_index(self.graph.loops[node], self.group.space, self.graph.ranges)
-        if place is None:
+        ((_, found),) = self.stored(value)
+        return found
+
+    def stored(self, value: int) -> tuple[tuple[tuple[Expr, ...], Value], ...]:
+        """Where a member stands at the current point, and its output there; of each of its pieces.
+
+        Raises `InvalidKernel` where it does not fit its group's space.
+        """
+        graph, group = self.graph, self.group
+        node = graph.producers[value]
+        if node in group.pieces:
+            join = graph.loops[group.pieces[node]]
+            places = places_of(join, group.space, graph.ranges)
+        else:
+            place = loop_index(graph.loops[node], group.space, graph.ranges)
+            places = () if place is None else (place,)
+        if not places:
             raise InvalidKernel("a member that does not fit its group's space")
-        return self.compute(node, place, 0)[value - self.graph.starts[node]]
+        output = value - graph.starts[node]
+        return tuple((place, self.compute(node, place, 0)[output]) for place in places)
 
     def compute(self, node: int, index: tuple[Expr, ...], depth: int) -> Sequence[Value]:
         """The outputs of a loop at `index` into its shape."""
@@ -216,23 +232,20 @@ def build_kernel(graph: Graph, fused: Fused, group: Group, *, stored: Sequence[i
         for value in stored
         if (each := graph.loops[graph.producers[value]].scattering) is not None
     }
-    results = [None if value in scattering else builder.result(value) for value in stored]
+    results = [() if value in scattering else builder.stored(value) for value in stored]
     is_cpu = any(graph.tensor(value).device == "cpu" for value in stored)
     if is_cpu and not builder.is_checked:
         raise InvalidKernel("a place at which nothing is read, which eager refuses outside")
-    for value, result in zip(stored, results, strict=True):
-        if result is None:
-            param = builder.emit.param("out", graph.tensor(value).dtype)
-            builder.scatter(value, param, scattering[value])
-            continue
-        node = graph.producers[value]
-        place = loop_index(graph.loops[node], group.space, graph.ranges)
-        index = output_index(graph, value, group.space, place)
-        if index is None:
-            raise InvalidKernel("an output that does not fit its group's space")
+    for value, results_of in zip(stored, results, strict=True):
         found = graph.tensor(value)
         param = builder.emit.param("out", found.dtype)
-        builder.emit.store(param, ix.linear(index, found.stride), result)
+        if value in scattering:
+            builder.scatter(value, param, scattering[value])
+        for place, result in results_of:
+            index = output_index(graph, value, group.space, place)
+            if index is None:
+                raise InvalidKernel("an output that does not fit its group's space")
+            builder.emit.store(param, ix.linear(index, found.stride), result)
     slots = (*builder.slots, *stored)
     nest = Nest(
         tuple(builder.emit.body), tuple(builder.emit.params), slots, group.space, graph.ranges

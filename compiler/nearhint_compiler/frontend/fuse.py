@@ -14,15 +14,15 @@ what is computed again where a join takes its parts. Then pointwise groups that 
 memory are inlined where they are read, if recomputing is cheap; what reduces rows joins a reader
 that takes elements elsewhere in the same rows, or leaves what is computed of the rows and of their
 totals to all that take it, if they read no more for it than they would of the results; what then
-reduces the same tensors alike is one group; and groups that are not worth a launch go back to being
-opaque. `attempts` fuses a graph with some of its loops
-otherwise.
+reduces the same tensors alike is one group; joins whose parts are in memory for them alone are
+stored where these are made (`pieces`); and groups that are not worth a launch go back to being
+opaque. `attempts` fuses a graph with some of its loops otherwise.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.again import Again, Rows, computed_again, left_to_all
@@ -31,7 +31,16 @@ from nearhint_compiler.frontend.indices import output_index, read_index
 from nearhint_compiler.frontend.joins import JOINS
 from nearhint_compiler.frontend.loops import Read
 from nearhint_compiler.frontend.lower import Graph
+from nearhint_compiler.frontend.pieces import join_of, places_of
 from nearhint_compiler.frontend.pointwise import POINTWISE
+from nearhint_compiler.frontend.readers import (
+    makers_of,
+    needed_in_memory,
+    producers_of,
+    readers_of_units,
+    reading_nodes,
+    takers_of,
+)
 from nearhint_compiler.frontend.scattering import bases_of, is_at_hand, is_made_for, scatters
 from nearhint_compiler.frontend.space import Space, loop_index, space_of, unify
 from nearhint_compiler.frontend.units import Units
@@ -75,7 +84,7 @@ class Fusion:
         )
         self._turned = frozenset(
             node
-            for node, readers in self._reading_nodes().items()
+            for node, readers in reading_nodes(self.graph).items()
             if is_turned_for_rows(self.graph, node, readers)
         )
 
@@ -89,7 +98,7 @@ class Fusion:
         """Once more where it failed: what broadcasts a value may have become part of its rows."""
         apart: list[tuple[int, int]] = []
         for node in sorted(self.graph.loops):
-            for producer in self._producers(node):
+            for producer in producers_of(self.graph, node):
                 if producer in self._turned and self.graph.loops[node].axes:
                     continue
                 if not self._try_join(self.units.unit_of[producer], self.units.unit_of[node]):
@@ -117,7 +126,11 @@ class Fusion:
     def _parts(self) -> set[int]:
         """The groups that one join alone reads, and computes again: in memory they are no use."""
         graph, members = self.graph, self.units.members
-        needed, reading, readers = self._needed(), self._reading_nodes(), self._readers()
+        needed, reading, readers = (
+            needed_in_memory(self.graph),
+            reading_nodes(self.graph),
+            readers_of_units(self.graph, self.units),
+        )
         found: set[int] = set()
         for unit in self.spaces:
             nodes = members[unit]
@@ -137,14 +150,6 @@ class Fusion:
             ):
                 found.add(unit)
         return found
-
-    def _producers(self, node: int) -> Iterator[int]:
-        """The loops that a node reads from, the latest first."""
-        found = {
-            self.graph.producers[self.graph.root(read.value)]
-            for read in self.graph.loops[node].reads
-        }
-        yield from sorted(found & self.graph.loops.keys(), reverse=True)
 
     def _try_join(self, left: int, right: int) -> bool:
         if left == right or not self.graph.on_host.isdisjoint((left, right)):
@@ -187,7 +192,7 @@ class Fusion:
         graph, members = self.graph, self.units.members
         for one, other in ((left, right), (right, left)):
             if scatters(graph, members[one]):
-                known = self._reading_nodes(), self._needed()
+                known = reading_nodes(self.graph), needed_in_memory(self.graph)
                 return is_made_for(graph, members[one], members[other], *known)
         return True
 
@@ -220,15 +225,21 @@ class Fusion:
 
     def _finished(self) -> Fused:
         """Inlines, drops what is not worth a launch, and freezes the rest."""
-        graph, units, needed = self.graph, self.units, self._needed()
+        graph, units, needed = self.graph, self.units, needed_in_memory(self.graph)
         inlined, gone = self._inlined(needed)
         while missing := self._gone_but_taken(inlined, gone) - needed:
             needed |= missing
             inlined, gone = self._inlined(needed)
         needed |= self._taken_unread(inlined, gone)
         left = self._left_to_readers(inlined, gone, needed)
+        pieces = self._stored_in_pieces(inlined, gone)
         groups = tuple(
-            Group(tuple(units.members[unit]), self.spaces[unit], frozenset(inlined[unit]))
+            Group(
+                tuple(units.members[unit]),
+                self.spaces[unit],
+                frozenset(inlined[unit]),
+                pieces.get(unit, {}),
+            )
             for unit in sorted(self.spaces, key=lambda unit: units.members[unit][0])
             if unit not in gone and is_worth_a_launch(graph, units.members[unit], inlined[unit])
         )
@@ -241,7 +252,11 @@ class Fusion:
         `needed` are nodes whose results have to be in memory.
         """
         graph, units = self.graph, self.units
-        readers, reading, bases = self._readers(), self._reading_nodes(), bases_of(graph)
+        readers, reading, bases = (
+            readers_of_units(self.graph, self.units),
+            reading_nodes(self.graph),
+            bases_of(graph),
+        )
         inlined: dict[int, set[int]] = {unit: set() for unit in self.spaces}
         gone: set[int] = set()
         work = Work({unit: len(units.members[unit]) for unit in self.spaces})
@@ -286,12 +301,15 @@ class Fusion:
         Such a node takes more than its loop reads: a copy into a tensor takes that, too.
         """
         again = {node for unit in gone for node in self.units.members[unit]}
-        return again & set[int]().union(*map(self._makers, self._alone(inlined, gone)))
+        return again & set[int]().union(
+            *(makers_of(self.graph, node) for node in self._alone(inlined, gone))
+        )
 
     def _taken_unread(self, inlined: dict[int, set[int]], gone: Collection[int]) -> set[int]:
         """What makes arguments of nodes that run as they are, of which their loops read nothing."""
         taken = (
-            self._makers(node) - {*self._producers(node)} for node in self._alone(inlined, gone)
+            makers_of(self.graph, node) - {*producers_of(self.graph, node)}
+            for node in self._alone(inlined, gone)
         )
         return set[int]().union(*taken)
 
@@ -304,11 +322,6 @@ class Fusion:
             if not is_worth_a_launch(graph, members[unit], inlined[unit])
             for node in members[unit]
         ]
-
-    def _makers(self, node: int) -> set[int]:
-        """The nodes whose results a node is given, whether its loop reads them or not."""
-        given = self.graph.program.nodes[node].inputs
-        return {self.graph.producers[self.graph.root(value)] for value in given}
 
     def _places_in(self, unit: int, reader: int) -> int:
         """At how many places, at most, a point of `reader` reads what `unit` computes."""
@@ -362,7 +375,7 @@ class Fusion:
         are read.
         """
         found: set[int] = set()
-        readers = self._readers()
+        readers = readers_of_units(self.graph, self.units)
         for unit in self.units.in_order(self.spaces.keys() - gone):
             if unit not in self.spaces:
                 continue  # it was joined with what it reads
@@ -371,13 +384,13 @@ class Fusion:
             members = self.units.members[unit]
             if scatters(self.graph, members) or not bases_of(self.graph).isdisjoint(members):
                 continue
-            again = self._taken_again(unit, _takers(unit, readers, gone), inlined)
+            again = self._taken_again(unit, takers_of(unit, readers, gone), inlined)
             if len(again) == 1:
                 ((reader, only),) = again.items()
                 is_again = only.is_light and only.nodes
                 if is_again and self._try_rejoin(unit, reader, only.nodes, inlined, gone):
                     found |= only.nodes - needed
-                    readers = self._readers()
+                    readers = readers_of_units(self.graph, self.units)
                     continue
             again = self._taken_again(unit, again, inlined, stored=needed)
             left = left_to_all(self.graph, again.values())
@@ -457,20 +470,82 @@ class Fusion:
         inlined[unit] = again
         return True
 
-    def _finds_all(self, nodes: Collection[int], again: Collection[int], space: Space) -> bool:
+    def _stored_in_pieces(
+        self, inlined: dict[int, set[int]], gone: Collection[int]
+    ) -> dict[int, dict[int, int]]:
+        """Joins groups with what takes their elements as parts of a join, from memory so far.
+
+        Returns, by group, what is stored in pieces, and the join that these are of.
+        """
+        graph, members = self.graph, self.units.members
+        found: dict[int, dict[int, int]] = {}
+        for reader in self.units.in_order(self.spaces.keys() - gone):
+            nodes = members[reader]
+            join = join_of(graph, nodes)
+            if join is None or not graph.on_host.isdisjoint(nodes):
+                continue
+            reads = {
+                each
+                for node in (*nodes, *inlined[reader])
+                for each in producers_of(self.graph, node)
+            }
+            sources = {self.units.unit_of[each] for each in reads} & self.spaces.keys() - gone
+            for unit in self.units.in_order(sources - {reader}):
+                if self._try_in_pieces(unit, reader, join, inlined, gone):
+                    found.setdefault(unit, {}).update(dict.fromkeys(nodes, join))
+                    break
+        return found
+
+    def _try_in_pieces(
+        self,
+        unit: int,
+        reader: int,
+        join: int,
+        inlined: dict[int, set[int]],
+        gone: Collection[int],
+    ) -> bool:
+        """Joins a group with the reader whose parts it makes, which finds all of them at hand."""
+        nodes, own = self.units.members[reader], self.units.members[unit]
+        space = self.spaces[unit]
+        places = places_of(self.graph.loops[join], space, self.graph.ranges)
+        again = {*inlined[unit], *inlined[reader], *nodes}
+        if not places or scatters(self.graph, own) or len({*own, *again}) > MEMBER_LIMIT:
+            return False
+        if not self.units.can_join(unit, reader, through=gone):
+            return False
+        pieces = dict.fromkeys(nodes, places)
+        if not self._is_possible({*own, *again}, space) or not self._finds_all(
+            own, again, space, pieces=pieces
+        ):
+            return False
+        self.units.join(unit, reader)
+        del self.spaces[reader]
+        inlined[unit] = again
+        return True
+
+    def _finds_all(
+        self,
+        nodes: Collection[int],
+        again: Collection[int],
+        space: Space,
+        *,
+        pieces: Mapping[int, Sequence[tuple[Expr, ...]]] | None = None,
+    ) -> bool:
         """Whether `nodes`, and what is computed `again` for them, find the others at hand.
 
-        Those that are computed once are, at the point at which they are.
+        Those that are computed once are, at the point at which they are. `pieces` are nodes that
+        are computed again at several places.
         """
         graph, ranges = self.graph, space.ranges(self.graph.ranges)
         places = {node: self.place(node, space) for node in nodes}
         stack = [*places.items()]
+        stack += [(node, place) for node, found in (pieces or {}).items() for place in found]
         seen = set(stack)
         while stack:
             node, place = stack.pop()
             if place is None or len(seen) > len(nodes) + WORK_LIMIT:
                 return False
-            for read in graph.loops[node].reads:
+            for read in graph.loops[node].reads_at(place, ranges):
                 producer = graph.producers[graph.root(read.value)]
                 if producer not in again and producer not in nodes:
                     continue
@@ -515,56 +590,8 @@ class Fusion:
         leaving = left & {*members}
         stack = [*kept]
         while stack:
-            for producer in self._producers(stack.pop()):
+            for producer in producers_of(self.graph, stack.pop()):
                 if producer in leaving and producer not in kept:
                     kept.append(producer)
                     stack.append(producer)
         return sorted(kept)
-
-    def _reading_nodes(self) -> dict[int, set[int]]:
-        """For each loop the other loops that read from it."""
-        found: dict[int, set[int]] = {}
-        for node in self.graph.loops:
-            for producer in self._producers(node):
-                found.setdefault(producer, set()).add(node)
-        return found
-
-    def _readers(self) -> dict[int, set[int]]:
-        """For each group the other groups that read from it."""
-        found: dict[int, set[int]] = {}
-        for node in self.graph.loops:
-            for producer in self._producers(node):
-                source, reader = self.units.unit_of[producer], self.units.unit_of[node]
-                if source != reader:
-                    found.setdefault(source, set()).add(reader)
-        return found
-
-    def _needed(self) -> set[int]:
-        """Loops that something other than a loop reads, or whose storage orders matter.
-
-        What reads a size of them that is known anyhow will not run.
-        """
-        graph, nodes = self.graph, self.graph.program.nodes
-        values: list[int] = [value for value in graph.program.outputs if value is not None]
-        read = {*values}.union(*(node.inputs for node in nodes))
-        for index, node in enumerate(nodes):
-            if index in graph.loops or index in graph.views:
-                continue
-            if graph.makes_numbers(index) and read.isdisjoint(graph.values_of(index)):
-                continue
-            values.extend(node.inputs)
-        found = {graph.producers[graph.root(value)] for value in values}
-        return found | graph.unmovable
-
-
-def _takers(unit: int, readers: Mapping[int, set[int]], gone: Collection[int]) -> set[int]:
-    """The groups that take what a unit computes, some of them through others that are `gone`."""
-    found: set[int] = set()
-    stack = [*readers.get(unit, ())]
-    while stack:
-        reader = stack.pop()
-        if reader in gone:
-            stack.extend(readers.get(reader, ()))
-        else:
-            found.add(reader)
-    return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.space import Space
@@ -12,12 +13,14 @@ from nearhint_compiler.frontend.space import Space
 class Group:
     """Loops that become one Kernel: members in order, and what is recomputed inside.
 
-    What is both is computed at each place at which a member reads it.
+    What is both is computed at each place at which a member reads it. What is stored in `pieces`,
+    by its node, is so in those of a join, the node that it has there.
     """
 
     nodes: tuple[int, ...]
     space: Space
     inlined: frozenset[int] = frozenset()
+    pieces: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(frozen=True, slots=True)

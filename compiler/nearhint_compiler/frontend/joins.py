@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend import dtypes
 from nearhint_compiler.frontend.call import Call
 from nearhint_compiler.frontend.emitter import Value
-from nearhint_compiler.frontend.loops import Loops, Point, Read, Window
+from nearhint_compiler.frontend.loops import Joining, Loops, Point, Read, Window
 from nearhint_compiler.frontend.refusals import no_overflow
 from nearhint_compiler.frontend.views import bound
 from nearhint_compiler.ir import index as ix
@@ -53,9 +53,12 @@ def _joined(call: Call, dim: int, parts: Sequence[_Part]) -> Loops:
     """The loop that takes, at each position along `dim`, the first part that it is in."""
     dtype = call.out.dtype
     call.reads.extend(part.read for part in parts)
+    joining = Joining(dim, tuple(part.end for part in parts))
 
     def build(point: Point) -> tuple[Value]:
         e = point.emit
+        if (only := joining.part_at(point.index, e.ranges)) is not None:
+            return (e.cast(point.read(only), dtype),)
         values = [e.cast(point.read(place), dtype) for place in range(len(parts))]
         position = e.iota(point.index[dim])
         chosen = values[-1]
@@ -63,7 +66,7 @@ def _joined(call: Call, dim: int, parts: Sequence[_Part]) -> Loops:
             chosen = e.op("where", e.op("lt", position, e.iota(part.end)), value, chosen)
         return (chosen,)
 
-    return call.loops(call.out.shape, frozenset(), build)
+    return replace(call.loops(call.out.shape, frozenset(), build), joining=joining)
 
 
 def _cat(call: Call) -> Loops:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from nearhint_compiler.frontend.emitter import Emitter, Value
-from nearhint_compiler.ir.index import Ranges
+from nearhint_compiler.ir.index import Ranges, is_nonnegative
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import ZERO, Expr
 
@@ -112,6 +112,27 @@ class Scattering:
 
 
 @dataclass(frozen=True, slots=True)
+class Joining:
+    """How a loop takes its reads one behind the other along `dim`.
+
+    Read number i is of the positions below `ends[i]` that no earlier one has.
+    """
+
+    dim: int
+    ends: tuple[Expr, ...]
+
+    def part_at(self, index: tuple[Expr, ...], ranges: Ranges) -> int | None:
+        """The number of the read that all positions in `index` are of; None: not proved."""
+        place = index[self.dim]
+        for part, end in enumerate(self.ends):
+            if is_nonnegative(ex.sub(end, ex.add(place, 1)), ranges):
+                return part
+            if not is_nonnegative(ex.sub(place, end), ranges):
+                return None
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class Loops:
     """A node as loops over `shape`, of which the dims in `axes` are reduced.
 
@@ -121,7 +142,8 @@ class Loops:
     walked in order, so its group must have no other reduced dim than its own. `otherwise` is the
     same without a walk, for where no other loop of its group walks the same. With an `order`, dim d
     of `shape` is dim `order[d]` of its one output. With a `scattering`, what `build` makes is what
-    the one output begins with, what is brought together in it, and the places.
+    the one output begins with, what is brought together in it, and the places. With a `joining`, a
+    point takes one of the reads, and nothing else is made of it than a cast.
     """
 
     node: int
@@ -135,11 +157,17 @@ class Loops:
     otherwise: Loops | None = None
     order: tuple[int, ...] = ()
     scattering: Scattering | None = None
+    joining: Joining | None = None
 
     @property
     def is_pointwise(self) -> bool:
         """Whether nothing is reduced, so that it can be computed again at any index."""
         return not self.axes and self.scattering is None
+
+    def reads_at(self, index: tuple[Expr, ...], ranges: Ranges) -> tuple[Read, ...]:
+        """The reads of which something is taken at `index`, as far as that is proved."""
+        part = self.joining.part_at(index, ranges) if self.joining else None
+        return self.reads if part is None else (self.reads[part],)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,10 @@ KERNELS = {
     "chunk_gates": 4,
     "mxfp4": 2,
     "rotary_of_both": 2,
+    "mean_cross_entropy": 2,
+    "layer_norm_gradients": 2,
+    "experts_counted": 2,
+    "neighbours_rotated_at_places": 2,
 }
 """Where it is not one: eager joins as fast as anything; a mask is summed once for all columns, and
 so are weights, and what is heavy of all rows; what is needed of a row is known when it was read.
@@ -98,9 +102,10 @@ JOINED = {
     "limited_routing",
     "verified_tokens",
     "logs_of_choices",
+    "mean_cross_entropy",
 }
 """What eager turns round, cuts, joins or looks up on a CPU, as fast as any Kernel; what is sorted;
-a size more one, which a Fallback takes.
+a size more one, which a Fallback takes; a number of classes, of which labels are smoothed.
 """
 STEPPED = {
     "likely_tokens",

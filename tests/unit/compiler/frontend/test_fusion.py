@@ -177,15 +177,18 @@ def angles(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return both.cos(), both.sin(), both.tan()
 
 
-@pytest.mark.parametrize(("parts", "kernels"), [(2, 1), (3, 2)])
-def test_a_gpu_joins_few_heavy_parts_where_they_are_computed(parts: int, kernels: int) -> None:
+@pytest.mark.parametrize(("parts", "stores"), [(2, 1), (3, 3)])
+def test_a_gpu_joins_few_heavy_parts_at_each_point_and_stores_more_of_them_in_pieces(
+    parts: int, stores: int
+) -> None:
     lowered = check(
         lambda x, y: torch.cat(angles(x, y)[:parts], -1),
         drawn(9),
         drawn(80),
         target_kind="cuda",
     )
-    assert len(lowered.kernels) == kernels
+    (kernel,) = (each.kernel for each in lowered.kernels)
+    assert sum(isinstance(node, ir.Store) for node in kernel.body) == stores
 
 
 @pytest.mark.parametrize("target_kind", ["cuda", "cpu"])

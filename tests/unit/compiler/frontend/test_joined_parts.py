@@ -148,3 +148,66 @@ def test_what_a_node_takes_of_rows_is_not_left_to_other_readers() -> None:
         return first * second, second * third, torch.ones_like(first) @ weight
 
     check(products, drawn(9, 40, 3), drawn(40, 7), target_kind="cpu")
+
+
+def gated(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What a gate and what it lets through get, and what came of both."""
+    gate, up = x.chunk(2, -1)
+    share = torch.sigmoid(gate)
+    activated = gate * share
+    return gradient * up * (share + activated * (1.0 - share)), gradient * activated, activated * up
+
+
+def with_product(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    of_gate, of_up, product = gated(gradient, x)
+    return torch.cat((of_gate, of_up), -1), product
+
+
+def scaled_with_product(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What is made of each element of the join is so in its pieces, of what lies in memory, too."""
+    of_gate, of_up, product = gated(gradient, x)
+    return torch.cat((of_gate, of_up), -1) * 2.0 + x, product
+
+
+def stacked_with_product(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    *gradients, product = gated(gradient, x)
+    return torch.stack(gradients, 1), product
+
+
+def rows_and_totals(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows that are normed: both signs, and each row's total."""
+    shares = torch.softmax(gradient, -1) + x[:, : gradient.shape[1]].sum(-1, keepdim=True)
+    return torch.cat((shares, -shares.exp()), -1), (gradient * shares).sum(-1)
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "function", [with_product, scaled_with_product, stacked_with_product, rows_and_totals]
+)
+def test_a_join_beside_what_its_parts_are_made_of_is_stored_in_pieces(
+    function: Callable[..., tuple[Tensor, ...]], target_kind: str
+) -> None:
+    lowered = check(function, drawn(3, 5), drawn(3, 10), target_kind=target_kind)
+    (kernel,) = (each.kernel for each in lowered.kernels)
+    stores = [node.param for node in kernel.body if isinstance(node, ir.Store)]
+    assert sorted(stores.count(param) for param in {*stores}) == [1, 2]
+    assert not any(isinstance(node, ir.Op) and node.name == "where" for node in kernel.body)
+
+
+def of_other_lengths(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    of_gate, _, product = gated(gradient, x)
+    return torch.cat((of_gate, x.exp()), -1), product
+
+
+def turned_round(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """A part is read at other places than it is made at."""
+    of_gate, of_up, product = gated(gradient, x)
+    return torch.cat((of_gate.flip(-1), of_up), -1), product
+
+
+@pytest.mark.parametrize("function", [of_other_lengths, turned_round])
+def test_a_join_whose_parts_are_not_made_point_by_point_reads_them(
+    function: Callable[..., tuple[Tensor, ...]],
+) -> None:
+    lowered = check(function, drawn(3, 5), drawn(3, 10), target_kind="cuda")
+    assert len(lowered.kernels) == 2
