@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.compiler.kernels import kernel_of
 from tests.unit.compiler.native import (
     LEVELS,
     MACHINE,
@@ -295,3 +296,16 @@ def test_what_is_compared_otherwise_parts_no_loop(text: str) -> None:
     assert parted(parse_kernel(text), "p1") == ()
     with pytest.raises(InvalidSchedule):
         generated(text)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_pieces_of_a_join_are_stored_in_their_places(level: str, tmp_path: Path) -> None:
+    given, random = kernel_of("halves_and_product_bf16"), np.random.default_rng(3)
+    for schedule in candidates(given, LEVELS[level]):
+        native = compile_kernel(given, schedule, tmp_path, at=LEVELS[level])
+        for rows, columns in ((3, 37), (1, 64), (40, 5)):
+            inputs = [
+                encode("bf16", random.standard_normal(rows * each))
+                for each in (columns, 2 * columns)
+            ]
+            check(native, (rows, columns), inputs, threads=2)

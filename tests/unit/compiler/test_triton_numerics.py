@@ -52,6 +52,8 @@ CASES = [
     *pointwise("transpose_batched_bf16", (3, 5, 7)),
     *tiled("transpose_batched_bf16", (3, 5, 17), cuts=2),
     *tiled("transpose_batched_bf16", (9, 2, 3), cuts=1),
+    *pointwise("halves_and_product_bf16", (5, 37)),
+    *tiled("halves_and_product_bf16", (5, 37)),
     *pointwise("clamped_flip_f32", (23,)),
     *pointwise("rotary_f16", (2, 3)),
     *rows("softmax_f32", (5, 37)),
