@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.unit.compiler.frontend.drawing import drawn
-from tests.unit.compiler.frontend.running import check
+from tests.unit.compiler.frontend.running import assert_lowering_is_right, check
 from torch import Tensor
 from torch.nn import functional
 
@@ -188,6 +188,8 @@ def test_a_join_beside_what_its_parts_are_made_of_is_stored_in_pieces(
     function: Callable[..., tuple[Tensor, ...]], target_kind: str
 ) -> None:
     lowered = check(function, drawn(3, 5), drawn(3, 10), target_kind=target_kind)
+    if target_kind == "cpu":
+        assert_lowering_is_right(lowered)
     (kernel,) = (each.kernel for each in lowered.kernels)
     stores = [node.param for node in kernel.body if isinstance(node, ir.Store)]
     assert sorted(stores.count(param) for param in {*stores}) == [1, 2]
