@@ -134,6 +134,13 @@ def layer_norm_and_moments(
     return normed.to(x.dtype), mean.squeeze(-1), scale.squeeze(-1)
 
 
+def layer_norm_and_moment_magnitudes(
+    x: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    normed, _, scale = layer_norm_and_moments(x, weight, bias)
+    return normed, wide(x).abs().mean(-1), scale
+
+
 def packed_geglu(x: Tensor, bias: Tensor) -> Tensor:
     """Both halves of one product with a bias, by the approximation with tanh."""
     gate, up = (wide(x) + wide(bias)).chunk(2, -1)

@@ -35,7 +35,7 @@ ADJACENT_SWEEPS: tuple[Sweep, ...] = (
     Sweep("layer_norm_gradients", of.layer_norm_gradients, of.two_weight_and_moments, _MIDDLE,
           _FEW, _BF16, prepare=of.moments_kept, magnitudes=of.layer_norm_gradient_magnitudes),
     Sweep("layer_norm_and_moments", of.layer_norm_and_moments, first.matrix_and_rows(2), _MIDDLE,
-          _ROWS, _F16),
+          _ROWS, _F16, magnitudes=of.layer_norm_and_moment_magnitudes),
     Sweep("packed_geglu", of.packed_geglu, of.halves_and_bias, _MIDDLE,
           ((6007, 2880), (70_001, 257), (1, 14_336)), _BF16,
           beside=lambda _, size: (2 * size,)),

@@ -18,6 +18,8 @@ from nearhint_rules import expr as ex
 
 Comparison: TypeAlias = Callable[[int], tuple[ex.Expr, ex.Expr] | None]
 """By the position of a node: what it says is below what, if it says that."""
+VECTOR = 8
+"""So many neighbours lie on one side of a constant that is a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +135,11 @@ def _kind(kernel: ir.Kernel, place: int) -> tuple[str, bool]:
 def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
     """By the position of a load: where all its uses lie in branches that make it affine.
 
-    The conditions are those of `where`s that compare two places, earlier in the body. Where places
-    are compared with constants, as in a pad, loads at clamped indices took less than under masks.
+    The conditions are those of `where`s, earlier in the body, that compare two places, or a place
+    with a constant that vectors end at. Where they do not, as in a pad by one, loads at clamped
+    indices took less than under masks.
     """
-    found = _guarded(kernel, lambda place: _compared(kernel.body, place, constants=()))
+    found = _guarded(kernel, partial(_compared, kernel.body, multiple=VECTOR))
     return {
         place: branch
         for place, branch in found.items()
@@ -233,17 +236,17 @@ def _way(
 
 
 def _compared(
-    body: Sequence[ir.BodyNode], place: int, *, constants: tuple[str, ...] = ("i64",)
+    body: Sequence[ir.BodyNode], place: int, *, multiple: int = 1
 ) -> tuple[ex.Expr, ex.Expr] | None:
     """The index expressions of a node that says whether one is below the other.
 
-    They are places, and constants of these dtypes.
+    They are places, and constants that are multiples of `multiple`.
     """
     node = body[place]
     if not isinstance(node, ir.Op) or node.name != "lt":
         return None
     nodes = [body[operand] for operand in node.operands]
-    if any(isinstance(each, ir.Const) and each.dtype not in constants for each in nodes):
+    if any(isinstance(each, ir.Const) and each.bits % multiple for each in nodes):
         return None
     low, high = map(ir.place_of, nodes)
     return None if low is None or high is None else (low, high)

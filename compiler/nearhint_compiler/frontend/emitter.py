@@ -216,6 +216,10 @@ class Emitter:
             return Value(value.node, dtype)
         return Value(self.emit(ir.Op("cast", wide, (value.node,)), wide).node, dtype)
 
+    def promoted(self, value: Value, dtype: str) -> Value:
+        """`value`, as its own dtype has it, in the one that several operands are brought to."""
+        return self.cast(value if value.dtype == dtype else self.nearest(value), dtype)
+
     def rounded(self, value: Value, dtype: str, *, saturates: bool = True) -> Value:
         """`value` in another dtype, rounded to it as a cast in the Program is.
 

@@ -58,8 +58,8 @@ def _joined(call: Call, dim: int, parts: Sequence[_Part]) -> Loops:
     def build(point: Point) -> tuple[Value]:
         e = point.emit
         if (only := joining.part_at(point.index, e.ranges)) is not None:
-            return (e.cast(point.read(only), dtype),)
-        values = [e.cast(point.read(place), dtype) for place in range(len(parts))]
+            return (e.promoted(point.read(only), dtype),)
+        values = [e.promoted(point.read(place), dtype) for place in range(len(parts))]
         position = e.iota(point.index[dim])
         chosen = values[-1]
         for part, value in zip(reversed(parts[:-1]), reversed(values[:-1]), strict=True):

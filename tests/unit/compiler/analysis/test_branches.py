@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from nearhint_compiler.analysis.branches import (
     Choice,
     branches,
@@ -116,6 +118,28 @@ def test_a_pad_is_read_at_clamped_places_and_a_roll_where_it_lies() -> None:
     assert not branches(rolled)
     assert joined(rolled)[3].wanted == Choice(2, 3, 5)
     assert ex.to_text(guarded(rolled)[5].index) == "(+ (* k1 p0) p1 -1)"
+
+
+PART_SCALED = """(kernel (symbols k0)
+  (pointwise k0 128)
+  (reduction)
+  (params (in f32) (in f32) (out f32))
+  (body
+    (iota p1)
+    (const i64 {part:#x})
+    (lt bool 0 1)
+    (load 0 (+ (* 128 p0) (min {last} p1)))
+    (load 1 (min {last} p1))
+    (mul f32 3 4)
+    (load 0 (+ (* 128 p0) (max {part} p1)))
+    (where f32 2 5 6)
+    (store 2 (+ (* 128 p0) p1) 7)))"""
+
+
+@pytest.mark.parametrize(("part", "count"), [(32, 3), (72, 3), (36, 0), (1, 0)])
+def test_a_constant_that_vectors_end_at_is_as_good_as_a_place(part: int, count: int) -> None:
+    kernel = parse_kernel(PART_SCALED.format(part=part, last=part - 1))
+    assert len(branches(kernel)) == count
 
 
 OF_A_JOIN = """(kernel (symbols k0 k1 k2)
