@@ -182,6 +182,11 @@ class ArtifactFiles:
             aside.drop_oldest(self._corrupt.iterdir(), stem_end=".", made=moved, keep=CORRUPT_KEPT)
 
 
+def count_files(root: Path) -> int:
+    """How many binaries there are in a folder, which may not be there."""
+    return sum(1 for path in root.glob("??/*") if _NAME.fullmatch(path.name))
+
+
 def _fsync_folder(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

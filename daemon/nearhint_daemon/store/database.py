@@ -10,11 +10,21 @@ import sqlite3
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlencode
 
 from nearhint_daemon.errors import StoreError
 from nearhint_daemon.store import aside, schema
 
 FILE_NAME = "nearhint.db"
+SHARED_INDEX = "unix"
+"""SQLite's usual file layer: the log's index is a file beside it, which other programs map, too."""
+OWN_INDEX = "unix-excl"
+"""The one that keeps the index in this process's memory, for all its connections, and lets no other
+program in: for a disk that has no room for an index. https://www.sqlite.org/vfs.html"""
+_NO_INDEX = frozenset(
+    {sqlite3.SQLITE_IOERR_SHMOPEN, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP}
+)
+"""Extended result codes that say: there is no room for the log's index."""
 CORRUPT_KEPT = 4
 """Damaged databases that are kept: each may be as large as the store."""
 
@@ -74,14 +84,20 @@ def _connect(place: str, *, is_uri: bool = False) -> sqlite3.Connection:
     return connection
 
 
+def _address(path: Path, **options: str) -> str:
+    return f"{path.absolute().as_uri()}?{urlencode(options)}"
+
+
 @_damage_as_such()
-def open_writer(path: Path) -> sqlite3.Connection:
+def open_writer(path: Path, *, layer: str = SHARED_INDEX) -> sqlite3.Connection:
     """The writing connection, migrated; transactions are begun by `immediate` alone.
+
+    All connections of one database have the same `layer`.
 
     Raises `SchemaTooNew`, `DatabaseForeign`, `StoreError` where SQLite refuses a setting, or
     `sqlite3.DatabaseError` if the file is damaged.
     """
-    connection = _connect(str(path))
+    connection = _connect(_address(path, vfs=layer), is_uri=True)
     try:
         version = schema.version_of(connection)
         if not connection.execute("PRAGMA page_count").fetchone()[0]:
@@ -97,6 +113,11 @@ def open_writer(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def lacks_index(error: sqlite3.Error) -> bool:
+    """Whether a database could not be opened for want of room for its log's index."""
+    return getattr(error, "sqlite_errorcode", 0) in _NO_INDEX
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Brings a database to this version's schema, all or nothing."""
     # sqlite-utils loads numpy where that is installed: not at every start.
@@ -107,9 +128,9 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 @_damage_as_such()
-def open_reader(path: Path) -> sqlite3.Connection:
+def open_reader(path: Path, *, layer: str = SHARED_INDEX) -> sqlite3.Connection:
     """A read-only connection."""
-    connection = _connect(f"{path.absolute().as_uri()}?mode=ro", is_uri=True)
+    connection = _connect(_address(path, mode="ro", vfs=layer), is_uri=True)
     _set_pragmas(connection, READER_PRAGMAS)
     return connection
 
@@ -201,8 +222,12 @@ def integrity_check(connection: sqlite3.Connection) -> tuple[str, ...]:
 def is_emptied(path: Path) -> bool:
     """Whether what was committed lies in the log alone, which SQLite deletes beside no database."""
     log = path.with_name(f"{path.name}-wal")
-    is_empty = not path.exists() or (path.is_file() and not path.stat().st_size)
-    return is_empty and log.exists() and log.stat().st_size > 0
+    return (is_empty(path) or not path.exists()) and log.exists() and log.stat().st_size > 0
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a database is there, and has 0 bytes: SQLite takes that for a new one."""
+    return path.is_file() and not path.stat().st_size
 
 
 def move_aside(path: Path) -> Path:

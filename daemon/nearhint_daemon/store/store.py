@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from nearhint_daemon import logs
 from nearhint_daemon.errors import ArtifactCorrupt, StoreDamaged, StoreError, StoreReadOnly
 from nearhint_daemon.store import database
-from nearhint_daemon.store.artifacts import ArtifactFiles
+from nearhint_daemon.store.artifacts import ArtifactFiles, count_files
 from nearhint_daemon.store.rows import ArtifactRow, EventRow, MetaRow
 from nearhint_daemon.store.transactions import Reading, Writing, definition_check
 from nearhint_daemon.store.writer import Batch, Writer, refusal_of
@@ -29,6 +29,7 @@ FILES_AT_ONCE = 64
 TOLD_LIMIT = 1000
 """Rows and files without their hash that are logged, each once."""
 DAEMON = "nearhintd"
+ARTIFACTS = "artifacts"
 
 
 class Observer(Protocol):
@@ -56,18 +57,19 @@ class Store:
         self._clock = clock
         self._path = state_dir / database.FILE_NAME
         self.moved_aside: Path | None = None
+        self.refusal = ""
+        """Why the disk took no writes when last tried; empty: it took them."""
+        self._layer = database.SHARED_INDEX
         connection = self._open()
-        self.files = ArtifactFiles(state_dir / "artifacts")
+        self.files = ArtifactFiles(state_dir / ARTIFACTS)
         self._writer = Writer(
             connection, on_batch=observer.store_wrote, on_corrupt=self._found_corrupt
         )
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
-        self._inline = Reading(database.open_reader(self._path), on_corrupt=self._found_corrupt)
+        self._inline = self._new_reading()
         self._free = [self._new_reading() for _ in range(READERS)]
         self._inode = self._path.stat().st_ino
         self._is_taken_away = False
-        self.refusal = ""
-        """Why the disk took no writes when last tried; empty: it took them."""
         self.damage = ""
         """How the database was found damaged, if it was, since it was opened."""
         self.daemon_id = ""
@@ -214,8 +216,14 @@ class Store:
         """The writing connection; a damaged database is moved aside: results can be made again."""
         if database.is_emptied(self._path):
             self._move_aside("it is empty, and its log is not")
+        elif database.is_empty(self._path):
+            binaries = count_files(self._path.parent / ARTIFACTS)
+            if binaries:
+                self._move_aside(f"it has 0 bytes, beside binaries: {binaries}")
+            else:  # as after a first start that was interrupted, or that a full disk ended
+                logs.warning("database_empty", file=str(self._path), binaries=binaries)
         try:
-            connection = database.open_writer(self._path)
+            connection = self._open_writer()
             problems = database.quick_check(connection) or definition_check(connection)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
@@ -227,14 +235,27 @@ class Store:
         if connection is not None:
             connection.close()
         self._move_aside(problems[0])
-        return database.open_writer(self._path)
+        return self._open_writer()
+
+    def _open_writer(self) -> sqlite3.Connection:
+        """On a disk without room for the log's index the database is opened without its file."""
+        try:
+            return database.open_writer(self._path, layer=self._layer)
+        except sqlite3.OperationalError as error:
+            if not database.lacks_index(error) or self._layer == database.OWN_INDEX:
+                raise
+            self._layer = database.OWN_INDEX
+            connection = database.open_writer(self._path, layer=self._layer)
+            self._set_read_only(f"the disk has no room for the log's index: {error}")
+            return connection
 
     def _move_aside(self, problem: str) -> None:
         self._found_corrupt("database", problem)
         self.moved_aside = database.move_aside(self._path)
 
     def _new_reading(self) -> Reading:
-        return Reading(database.open_reader(self._path), on_corrupt=self._found_corrupt)
+        reader = database.open_reader(self._path, layer=self._layer)
+        return Reading(reader, on_corrupt=self._found_corrupt)
 
     def _read_pooled(self, work: Callable[[Reading], ResultT]) -> ResultT:
         reading = self._free.pop()

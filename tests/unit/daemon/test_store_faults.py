@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import shutil
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,6 +141,84 @@ def test_a_database_that_is_there_is_opened_without_a_write(tmp_path: Path) -> N
     with closing(database.open_writer(tmp_path / database.FILE_NAME)) as connection:
         assert connection.execute("PRAGMA auto_vacuum").fetchone() == (database.INCREMENTAL,)
         assert (tmp_path / f"{database.FILE_NAME}-wal").stat().st_size == 0
+
+
+@contextmanager
+def no_byte_more() -> Generator[None]:
+    """Whatever makes a file larger fails, as on a disk without a byte free."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_store_opened_on_a_full_disk_serves_what_it_has_and_heals(
+    tmp_path: Path, logged: list[tuple[str, dict[str, object]]], is_killed: bool
+) -> None:
+    """There is no room for the log's index, with which SQLite begins."""
+    other = replace(KERNEL, id="b" * 64)
+    copy = tmp_path / "copy"
+
+    async def fill(store: Store, seen: Seen) -> None:
+        await store.write(lambda tx: tx.put(KERNEL))
+        if is_killed:  # what it wrote is in the log alone
+            shutil.copytree(tmp_path, copy, ignore=lambda *_: ["copy", f"{database.FILE_NAME}-shm"])
+
+    async def scenario() -> None:
+        seen = Seen()
+        with no_byte_more():
+            store = Store(folder, observer=seen, clock=time.time)
+            await store.start()
+            assert store.is_read_only
+            assert not await store.heal()
+            assert store.read_now(lambda reading: reading.get(KernelRow, "", KERNEL.id))
+            with pytest.raises(StoreReadOnly):
+                await store.write(lambda tx: tx.put(other))
+        assert await store.heal()
+        await store.write(lambda tx: tx.put(other))
+        assert len(await store.read(lambda reading: list(reading.select(KernelRow)))) == 2
+        await store.close()
+        assert seen.read_only == [True, False]
+
+    with_store(tmp_path, fill)
+    folder = copy if is_killed else tmp_path
+    logged.clear()
+    asyncio.run(scenario())
+    assert [event for event, _ in logged] == ["store_read_only", "store_writable"]
+    assert "no room for the log's index" in str(logged[0][1]["problem"])
+    assert check(folder)["problems"] == []
+
+
+def test_a_database_of_0_bytes_beside_binaries_is_moved_aside_loudly(tmp_path: Path) -> None:
+    async def fill(store: Store, seen: Seen) -> None:
+        await store.put_artifact(b"binary")
+
+    async def look(store: Store, seen: Seen) -> None:
+        assert store.moved_aside is not None
+        assert (store.moved_aside / database.FILE_NAME).stat().st_size == 0
+        assert seen.corrupt == [("database", "it has 0 bytes, beside binaries: 1")]
+
+    with_store(tmp_path, fill)
+    (tmp_path / database.FILE_NAME).write_bytes(b"")
+    with_store(tmp_path, look)
+
+
+def test_a_database_of_0_bytes_that_may_be_a_first_start_is_told(
+    tmp_path: Path, logged: list[tuple[str, dict[str, object]]]
+) -> None:
+    async def look(store: Store, seen: Seen) -> None:
+        assert store.moved_aside is None
+
+    path = tmp_path / database.FILE_NAME
+    path.write_bytes(b"")
+    with_store(tmp_path, look)
+    assert logged == [("database_empty", {"file": str(path), "binaries": 0})]
+    logged.clear()
+    with_store(tmp_path, look)
+    assert not logged
 
 
 def test_a_closed_store_is_one_file(tmp_path: Path) -> None:
