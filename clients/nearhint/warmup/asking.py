@@ -38,6 +38,8 @@ POINTS_A_CALL = 8
 CALLS_IN_FLIGHT = 2
 """So few are under way at once that the most wanted points are finished first."""
 POLL_S = 0.2
+PROBLEMS_S = 5.0
+"""Between two looks at what the daemon says is wrong with it."""
 RECONNECT_S = 0.5
 LOST_LIMIT_S = 60.0
 """A daemon that was there is waited for so long."""
@@ -223,6 +225,8 @@ class _Round:
         self._calls = deque(_calls(found))
         self._flying: dict[str, _Call] = {}
         self._later: list[_Later] = []
+        self._told: set[str] = set()
+        self._look_s = clock()
 
     def run(self) -> Outcome:
         """Until every goal is met or given up, or the deadline has come.
@@ -248,12 +252,23 @@ class _Round:
             self._calls.extend(each.call for each in self._later if each.due_s <= self._clock())
             self._later = [each for each in self._later if each.due_s > self._clock()]
             self._ask_more()
+            self._tell_problems()
             self._wait(POLL_S)
             self._connection.check_socket()
             self._tables.update(tables_of(self._connection, self._unmet(self._open)))
             for operation_id in list(self._flying):
                 self._look_at(operation_id)
             self._report()
+
+    def _tell_problems(self) -> None:
+        """What keeps the daemon from its work, such as a full disk, each once."""
+        if self._clock() < self._look_s:
+            return
+        self._look_s = self._clock() + PROBLEMS_S
+        for problem in self._connection.get_status().problems:
+            if problem not in self._told:
+                self._told.add(problem)
+                talk(f"nearhintd: {problem}")
 
     def _ask_more(self) -> None:
         while self._calls and len(self._flying) < CALLS_IN_FLIGHT and self._ask(self._calls[0]):
@@ -347,11 +362,12 @@ class _Round:
     def _end_budget(self) -> None:
         """What is done stays done."""
         held = self._held()  # before nothing waits any more
+        problems = "; ".join(self._connection.get_status().problems)
         self._cancel()
         for each in self._later:
             self._close(each.call, each.reason)
         for goal in self._unmet(self._open):
-            self._problems[goal] = _unfinished(held.get(goal.target))
+            self._problems[goal] = _unfinished(held.get(goal.target) or problems)
         self._report()
 
     def _cancel(self) -> None:
@@ -380,7 +396,7 @@ class _Round:
 
 
 def _unfinished(held: str | None) -> str:
-    """Why a budget did not do; `held` is the policy that was against it."""
+    """Why a budget did not do; `held` is the policy, or what else was against it."""
     return f"{BUDGET_ENDED}: {held}" if held else BUDGET_ENDED
 
 

@@ -22,6 +22,7 @@ from nearhint.warmup.asking import (
     LOST_LIMIT_S,
     PLANS_S,
     POINTS_A_CALL,
+    PROBLEMS_S,
     Asking,
     Outcome,
 )
@@ -383,6 +384,17 @@ def test_a_device_that_was_never_idle_is_in_the_reason(
     why = ": the policy of cpu is idle, and it was in use" if waiting else ""
     problems = stage.bring(wish(4), deadline_s=1.0).problems
     assert set(problems.values()) == {BUDGET_ENDED + why}
+
+
+def test_what_is_wrong_with_the_daemon_is_told_once_and_in_the_reason(
+    daemon: FakeDaemon, stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a disk that is full: its work waits for that, and the budget is not the cause."""
+    problem = "the disk takes no writes now"
+    daemon.store.status.problems.append(problem)
+    problems = stage.bring(wish(4), deadline_s=3 * PROBLEMS_S).problems
+    assert set(problems.values()) == {f"{BUDGET_ENDED}: {problem}"}
+    assert capsys.readouterr().err.count(f"nearhintd: {problem}\n") == 1
 
 
 def test_a_policy_holds_up_nothing_that_is_only_compiled(
