@@ -95,6 +95,16 @@ class InvalidDynamic(TorchClientError, InvalidSetting):
     template = "dynamic[{argument!r}]: {problem}"
 
 
+class PointTooLarge(TorchClientError):
+    """The arguments of a warm-up's point would take more memory than it may."""
+
+    code = "POINT_TOO_LARGE"
+    template = (
+        "its arguments take {needed_bytes} bytes, more than 1/{share} of the {free_bytes} free"
+    )
+    hint = "Warm up smaller sizes, or where there is more memory."
+
+
 class InvalidOption(TorchClientError, InvalidSetting):
     """`torch.compile` was given something that the backend does not know."""
 

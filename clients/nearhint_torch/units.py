@@ -23,17 +23,22 @@ from nearhint.warmup.survey import Survey, Wish
 from nearhint_rules.program import SIZE_LIMIT
 from nearhint_torch.adapter import CAPTURES_LIMIT, captures_limit, capturing_all
 from nearhint_torch.collecting import Collector
-from nearhint_torch.errors import InvalidDynamic
+from nearhint_torch.errors import InvalidDynamic, PointTooLarge
 from nearhint_torch.exported import load_exported
 from nearhint_torch.kernel import Backend, Compile, as_served, source_names, stated_dimensions
 from nearhint_torch.report import Report as CallReport
+from nearhint_torch.room import free_bytes
 from nearhint_torch.runner import watch
-from nearhint_torch.workload import WarmUp, arguments_at, load
+from nearhint_torch.workload import WarmUp, arguments_at, bytes_at, load
 
 REPETITIONS = 7
 LOAD_TIMEOUT_S = LOST_LIMIT_S + 30.0
 """How long a model's Tables and binaries may take to arrive before it is timed, from a daemon that
 may have been lost meanwhile."""
+
+ROOM_SHARE = 8
+"""What a model makes of its arguments takes several times their memory: they may take one part in
+so many of what is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +176,17 @@ class Unit:
             self.failed[number] = f"{type(error).__name__}: {error}"
 
     def _call(self, number: int, call: Callable[..., Any]) -> None:
-        args, kwargs = arguments_at(self._load().warm_up, self.points[number], self._device)
+        args, kwargs = self._arguments(number)
         with torch.inference_mode():
             call(*args, **kwargs)
+
+    def _arguments(self, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A point's arguments; raises `PointTooLarge` before there is no memory for the call."""
+        warm_up, point = self._load().warm_up, self.points[number]
+        needed, free = bytes_at(warm_up, point), free_bytes(self._device)
+        if free is not None and needed > free // ROOM_SHARE:
+            raise PointTooLarge(needed_bytes=needed, share=ROOM_SHARE, free_bytes=free)
+        return arguments_at(warm_up, point, self._device)
 
     def _gain(self, number: int) -> Gain:
         return Gain(
@@ -185,7 +198,7 @@ class Unit:
 
     def _timed(self, number: int, compiled: Callable[..., Any]) -> Gain:
         warm_up = self._load().warm_up
-        args, kwargs = arguments_at(warm_up, self.points[number], self._device)
+        args, kwargs = self._arguments(number)
         samples: tuple[list[float], list[float]] = ([], [])
         with torch.inference_mode():
             for _ in range(REPETITIONS):

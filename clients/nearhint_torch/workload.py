@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -20,6 +21,8 @@ from nearhint_torch.kernel import Dimensions
 
 Point: TypeAlias = Mapping[str, int]
 """Sizes by axis."""
+INDEX_BYTES = 16
+"""An index of 64 bits, and what it is computed from: of each place along a size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,29 @@ def arguments_at(
     return args, {name: resize(name, value) for name, value in warm_up.kwargs.items()}
 
 
+def bytes_at(warm_up: WarmUp, point: Point) -> int:
+    """Bytes that making the example arguments at other sizes takes; makes none of them.
+
+    Of those that `arguments_at` refuses it says nothing that means anything.
+    """
+    resize = _Resize(warm_up, point, torch.device("cpu"))
+    total = 0
+
+    def count(place: str, each: object) -> None:
+        nonlocal total
+        if isinstance(each, torch.Tensor):
+            sizes = resize.sizes(place)
+            if sizes:
+                shape = [sizes.get(number, size) for number, size in enumerate(each.shape)]
+                kept = (size for size, stride in zip(shape, each.stride(), strict=True) if stride)
+                total += prod(kept) * each.element_size() + INDEX_BYTES * max(sizes.values())
+
+    names = argument_names(warm_up.model, len(warm_up.args))
+    for name, value in (*zip(names, warm_up.args, strict=True), *warm_up.kwargs.items()):
+        map_within(lambda place, each, name=name: count(name + place, each), value)  # type: ignore[misc]
+    return total
+
+
 def argument_names(model: Callable[..., Any], count: int) -> list[str]:
     """What a model calls the first `count` arguments that are given by position."""
     function = model.forward if isinstance(model, torch.nn.Module) else model
@@ -173,15 +199,20 @@ class _Resize:
     def __call__(self, argument: str, value: object) -> object:
         return map_within(lambda place, each: self._at(argument + place, each), value)
 
-    def _at(self, argument: str, value: object) -> object:
-        if not isinstance(value, torch.Tensor):
-            return value
-        sizes: dict[int, int] = {
+    def sizes(self, argument: str) -> dict[int, int]:
+        """The sizes of a tensor at the point, by dimension; those that vary."""
+        found = {
             dimension: self.point[axis]
             for dimension, axis in self.warm_up.dynamic.get(argument, {}).items()
         }
         for dimension, follows in self.warm_up.derived.get(argument, {}).items():
-            sizes[dimension] = follows(self.point)
+            found[dimension] = follows(self.point)
+        return found
+
+    def _at(self, argument: str, value: object) -> object:
+        if not isinstance(value, torch.Tensor):
+            return value
+        sizes = self.sizes(argument)
         for dimension in sizes:
             if not 0 <= dimension < value.dim() or value.shape[dimension] == 0:
                 raise InvalidDynamic(

@@ -25,9 +25,10 @@ from nearhint_torch.exported import load_exported
 from nearhint_torch.kernel import as_served
 from nearhint_torch.report import Report as CallReport
 from nearhint_torch.report import Served
+from nearhint_torch.room import free_bytes
 from nearhint_torch.runner import watch
 from nearhint_torch.units import Unit
-from nearhint_torch.workload import WarmUp, arguments_at
+from nearhint_torch.workload import INDEX_BYTES, WarmUp, arguments_at, bytes_at
 
 Tensor = torch.Tensor
 
@@ -198,6 +199,39 @@ def test_a_point_that_the_model_refuses_is_kept_with_its_reason(entry: str) -> N
     assert "thirteen" in unit.failed[1]
     (wish,) = unit.wishes()
     assert [sorted(sizes) for sizes in wish.sizes] == [[3, 4]]
+
+
+def test_a_point_whose_arguments_take_too_much_memory_is_not_called(
+    entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a range up to 10^12 fills the memory, for hours where there is swap."""
+    monkeypatch.setattr(units, "free_bytes", lambda device: 8 * 1000 * (12 + INDEX_BYTES))
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (1000, 1001, 10**12)}), "cpu")
+    unit.capture(lambda: None)
+    assert set(unit.failed) == {1, 2}
+    assert "PointTooLarge: its arguments take 28028 bytes" in unit.failed[1]
+    monkeypatch.setattr(units, "free_bytes", lambda device: None)
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (1001,)}), "cpu")
+    unit.capture(lambda: None)
+    assert not unit.failed
+
+
+def test_bytes_of_arguments_count_what_varies_and_is_stored_once() -> None:
+    x, y = torch.ones(2, 1, dtype=torch.float16).expand(2, 3), torch.ones(5)
+    given = WarmUp(model=lambda x, y: x, args=(x, y), dynamic={"x": {0: "rows", 1: "columns"}})
+    assert bytes_at(given, {"rows": 10, "columns": 7}) == 10 * 2 + 10 * INDEX_BYTES
+
+
+def test_room_is_what_the_machine_and_the_container_have(tmp_path: Path) -> None:
+    cpu, cgroup = torch.device("cpu"), tmp_path / "cgroup"
+    assert free_bytes(cpu, proc=tmp_path, cgroup=cgroup) is None
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    4 kB\n")
+    assert free_bytes(cpu, proc=tmp_path, cgroup=cgroup) == 4096
+    cgroup.mkdir()
+    (cgroup / "memory.current").write_text("1000\n")
+    for limit, free in (("max", 4096), ("3000", 2000), ("900", 0)):
+        (cgroup / "memory.max").write_text(f"{limit}\n")
+        assert free_bytes(cpu, proc=tmp_path, cgroup=cgroup) == free
 
 
 @pytest.mark.parametrize(
