@@ -54,6 +54,7 @@ RESTART_REASONS = ("died", "hung", "start_failed", "cancelled", "recycled")
 STORE_PARTS = ("db", "wal", "artifacts")
 CORRUPT = ("artifact", "row", "database")
 FORGOTTEN = ("program", "kernel", "artifact")
+SAMPLE_OUTCOMES = ("used", "discarded")
 HINT_MOVES = ("wanted", "evicted")
 DISPATCH_TIERS = ("t0", "t1", "t2", "t3")
 FALLBACK_REASONS = (
@@ -127,6 +128,11 @@ class Metrics:
         )
         self.worker_restarts = counter(
             "nearhint_worker_restarts", "Workers lost.", ("kind", "reason")
+        )
+        self.samples = counter(
+            "nearhint_bench_samples",
+            "Samples of timings, and those thrown away because something disturbed them.",
+            ("outcome",),
         )
         self.spread = histogram(
             "nearhint_bench_relative_spread",
@@ -231,6 +237,11 @@ class Metrics:
         self.work.labels(phase, outcome).inc()
         self.work_seconds.labels(phase).observe(seconds)
 
+    def samples_taken(self, used: int, discarded: int, /) -> None:
+        """A measurement was made."""
+        self.samples.labels("used").inc(used)
+        self.samples.labels("discarded").inc(discarded)
+
     def worker_restarted(self, kind: str, reason: str) -> None:
         """A worker was lost."""
         self.worker_restarts.labels(kind, reason if reason in RESTART_REASONS else "died").inc()
@@ -288,6 +299,8 @@ class Metrics:
         for kind in WORKER_KINDS:
             for reason in RESTART_REASONS:
                 self.worker_restarts.labels(kind, reason)
+        for outcome in SAMPLE_OUTCOMES:
+            self.samples.labels(outcome)
         for part in STORE_PARTS:
             self.store_bytes.labels(part)
         for direction in HINT_MOVES:

@@ -82,6 +82,10 @@ class Observer(Protocol):
         """A job of a worker ended."""
         ...
 
+    def samples_taken(self, used: int, discarded: int, /) -> None:
+        """A measurement was made of so many samples; others were thrown away as disturbed."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Care:
@@ -319,6 +323,10 @@ class Workshop:
                     raise
                 continue
             response.measured.device = name
+            self._observer.samples_taken(
+                sum(each.timing.samples for each in response.measured.candidates),
+                sum(each.discarded for each in response.measured.candidates),
+            )
             return response.measured
         raise AssertionError("the last attempt gives no way")
 

@@ -40,6 +40,8 @@ from nearhint_rules.target import CpuDevice
 
 CPU = CpuDevice("Test CPU", ("avx2",), "glibc 2.36")
 SCHEDULES = ("cpu.rows vector=8", "cpu.rows vector=16", "cpu.rows vector=32")
+DISCARDED = 4
+"""Samples that each contestant of a measurement lost."""
 MEDIAN_NS = {"fallback": 2000, SCHEDULES[0]: 1500, SCHEDULES[1]: 1000, SCHEDULES[2]: 1800}
 COPY_BYTES = 1 << 20
 COPY_TIMING = Timing(100_000, 0.002, 42)
@@ -152,7 +154,9 @@ def measured(job: pb.MeasureHint) -> pb.Measured:
     for candidate in job.candidates:
         timing = Timing(MEDIAN_NS[schedule_of(candidate)], 0.001, 21)
         answers.append(
-            pb.MeasuredCandidate(id=candidate.id, timing=convert.timing_to_proto(timing))
+            pb.MeasuredCandidate(
+                id=candidate.id, timing=convert.timing_to_proto(timing), discarded=DISCARDED
+            )
         )
     return pb.Measured(candidates=answers, conditions="warm, 1 thread")
 

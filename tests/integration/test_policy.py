@@ -11,7 +11,13 @@ from unittest.mock import patch
 import grpc
 import pytest
 from tests.integration.daemon_in_process import Running, running
-from tests.integration.fake_workers import SCHEDULES, FakeBenchPool, FakeCompilePool, chain
+from tests.integration.fake_workers import (
+    DISCARDED,
+    SCHEDULES,
+    FakeBenchPool,
+    FakeCompilePool,
+    chain,
+)
 from tests.integration.statuses import details
 from tests.integration.waiting import until
 
@@ -309,7 +315,23 @@ def test_explain_tells_tables_measurements_and_what_runs(tmp_path: Path) -> None
             assert answer.kernel.tiers[registered.target_id] == 2
             assert list(answer.provenance) == ["model.layer1"]
             assert {record.kind for record in answer.measurements} == {"variant", "fallback"}
+            assert {record.discarded for record in answer.measurements} == {DISCARDED}
             assert answer.selections[registered.target_id].reason == "winner"
+
+    asyncio.run(scenario())
+
+
+def test_samples_of_timings_and_those_thrown_away_are_counted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            registered = await daemon.client.register(chain(1))
+            await daemon.client.tuned(registered, 64)
+            counted = daemon.core.metrics.registry.get_sample_value
+            used, discarded = (
+                counted("nearhint_bench_samples_total", {"outcome": outcome}) or 0.0
+                for outcome in ("used", "discarded")
+            )
+            assert used / 21 == discarded / DISCARDED > 0
 
     asyncio.run(scenario())
 

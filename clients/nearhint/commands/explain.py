@@ -95,7 +95,17 @@ def _print(
         print_traffic(each, traffic)
     if answer.measurements:
         table(
-            ["measured", "what", "at", "median µs", "spread %", "conditions", "origin"],
+            [
+                "measured",
+                "what",
+                "at",
+                "median µs",
+                "spread %",
+                "samples #",
+                "thrown away #",
+                "conditions",
+                "origin",
+            ],
             [
                 (
                     when(record.measured_at_s),
@@ -103,6 +113,8 @@ def _print(
                     "x".join(map(str, record.dims)),
                     _us(record.timing.median_ns),
                     f"{100 * record.timing.spread:.1f}",
+                    str(record.timing.samples),
+                    str(record.discarded),
                     record.conditions,
                     f"{record.origin} by {record.daemon_id[:12]}",
                 )
@@ -280,6 +292,7 @@ def _as_json(
                 "subject": record.subject,
                 "dims": list(record.dims),
                 **_timing_json(convert.timing_from_proto(record.timing)),
+                "discarded": record.discarded,
                 "conditions": record.conditions,
                 "measured_at_s": record.measured_at_s,
                 "daemon_id": record.daemon_id,

@@ -330,6 +330,7 @@ def _measurement_message(row: MeasurementRow) -> pb.MeasurementRecord:
         measured_at_s=row.measured_at_s,
         daemon_id=row.daemon_id,
         origin=row.origin,
+        discarded=row.discarded,
     )
 
 

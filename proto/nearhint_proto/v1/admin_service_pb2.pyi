@@ -516,6 +516,7 @@ class MeasurementRecord(_message.Message):
     MEASURED_AT_S_FIELD_NUMBER: _builtins.int
     DAEMON_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    DISCARDED_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"variant" or "fallback"."""
     subject: _builtins.str
@@ -528,6 +529,8 @@ class MeasurementRecord(_message.Message):
     """The daemon that measured it."""
     origin: _builtins.str
     """"measured" or "imported"."""
+    discarded: _builtins.int
+    """Samples thrown away as contended or throttled, beside those of the timing."""
     @_builtins.property
     def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The hint's sizes."""
@@ -547,10 +550,11 @@ class MeasurementRecord(_message.Message):
         measured_at_s: _builtins.float = ...,
         daemon_id: _builtins.str = ...,
         origin: _builtins.str = ...,
+        discarded: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions", "daemon_id", b"daemon_id", "dims", b"dims", "kind", b"kind", "measured_at_s", b"measured_at_s", "origin", b"origin", "subject", b"subject", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions", "daemon_id", b"daemon_id", "dims", b"dims", "discarded", b"discarded", "kind", b"kind", "measured_at_s", b"measured_at_s", "origin", b"origin", "subject", b"subject", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

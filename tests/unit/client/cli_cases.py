@@ -61,6 +61,7 @@ def with_a_kernel(daemon: FakeDaemon) -> FakeDaemon:
                 measured_at_s=1_700_000_000,
                 daemon_id="d" * 32,
                 origin="measured",
+                discarded=13,
             )
         ],
         rejected=["looped 8: wrong at k0=7"],

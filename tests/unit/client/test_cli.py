@@ -129,6 +129,7 @@ def test_explain_says_why(explained: FakeDaemon) -> None:
         "reads    (* 4 k0) = 400 bytes",
         "writes   (* 4 k0) = 400 bytes",
         "copies at 10.24 GB/s",
+        "thrown away #",
         "50.0",  # 8 * 64 bytes in 100 ns are 5.12 GB/s
         "schedule 1 (default)",
         "k0 % 16 == 0 and argument 1 aligned to 32 bytes",
@@ -181,6 +182,7 @@ def test_explain_holds_each_timing_against_a_copy(explained: FakeDaemon) -> None
     (table,) = json.loads(result.stdout)["tables"]
     assert table["copy_bandwidth"]["bytes_per_s"] == 10.24e9
     assert table["copy_bandwidth"]["conditions"] == "two buffers"
+    assert [each["discarded"] for each in json.loads(result.stdout)["measurements"]] == [13]
     first = table["hints"][0]
     assert (first["bytes_read"], first["bytes_written"]) == (256, 256)
     assert first["ranked"][0]["achieved_bytes_per_s"] == 5.12e9
