@@ -13,6 +13,7 @@ the engine closes its Connection before a fork (`nearhint._engine`).
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -112,6 +113,8 @@ class Connection:
         try:
             real = trusted_socket(path, trusted_uids=trusted_uids)
             check_length(real, value=real)
+            if not os.access(real, os.W_OK, effective_ids=True):  # as connecting will find
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(real))
             self._socket = real
             self._identity = _identity(real)
         except PermissionError as error:

@@ -82,13 +82,21 @@ def test_a_status_that_nobody_answers_does_not_name_itself_as_the_way_out(tmp_pa
     assert "`nearhint status`" not in result.stderr
 
 
+@pytest.mark.parametrize("what", ["folder", "socket"])
 def test_who_may_not_open_the_socket_is_not_told_to_start_a_daemon(
-    explained: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    explained: FakeDaemon, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     def refuse(path: Path) -> os.stat_result:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "lstat", refuse)  # root may open everything
+    def refused(path: Path, mode: int, **_: object) -> bool:
+        return str(path) != explained.address.removeprefix("unix:") or mode != os.W_OK
+
+    # Root may open everything: the folder, or the socket in a folder that everybody may enter.
+    if what == "folder":
+        monkeypatch.setattr(Path, "lstat", refuse)
+    else:
+        monkeypatch.setattr(os, "access", refused)
     result = run("status", "--address", explained.address)
     assert result.exit_code == ExitCode.UNREACHABLE
     assert "Permission denied" in result.stderr
