@@ -75,13 +75,32 @@ def read_dimensions(dynamic: DynamicDimensions) -> dict[str, dict[int, Dimension
         if not isinstance(numbered, Mapping):
             problem = f"give dimensions by number, like {{0: 'rows'}}, not {numbered!r}"
             raise InvalidDynamic(argument=argument, problem=problem)
-    return {
+    found = {
         argument: {
             dimension: read_dimension(argument, dimension, given)
             for dimension, given in dimensions.items()
         }
         for argument, dimensions in dynamic.items()
     }
+    _check_names(found)
+    return found
+
+
+def _check_names(found: Mapping[str, Mapping[int, Dimension]]) -> None:
+    """Raises `InvalidDynamic` where sizes of one name have ranges without a size in common."""
+    named: dict[str, Dimension] = {}
+    for argument, numbered in found.items():
+        for number, each in numbered.items():
+            if not each.name:
+                continue
+            before = named.get(each.name, each)
+            lows = [bound for bound in (before.low, each.low) if bound is not None]
+            highs = [bound for bound in (before.high, each.high) if bound is not None]
+            if lows and highs and max(lows) > min(highs):
+                problem = f"no size of {each.name} is in this range and in the others of that name"
+                raise _invalid(argument, number, problem)
+            low, high = max(lows, default=None), min(highs, default=None)
+            named[each.name] = Dimension(each.name, low, high)
 
 
 def _invalid(argument: str, dimension: int, problem: str) -> InvalidDynamic:

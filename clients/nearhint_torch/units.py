@@ -295,7 +295,11 @@ def _ranges_of(warm_up: WarmUp) -> dict[str, tuple[int, int]]:
             if axis is None or (stated.low is None and stated.high is None):
                 continue
             low, high = found.get(axis, (1, SIZE_LIMIT - 1))
-            found[axis] = (max(low, stated.low or 1), min(high, stated.high or high))
+            both = (max(low, stated.low or 1), min(high, stated.high or high))
+            if both[0] > both[1]:
+                problem = f"no size is within its range, {low} .. {high}, and the kernel's"
+                raise InvalidDynamic(argument=axis, problem=problem)
+            found[axis] = both
     return found
 
 

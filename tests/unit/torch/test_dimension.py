@@ -331,6 +331,17 @@ def test_an_argument_that_is_none_has_no_dimensions(session: Install) -> None:
         assert torch.equal(kernel(x, residual=residual), norm(x, residual))
 
 
+def test_ranges_of_one_name_without_a_size_in_common_are_refused() -> None:
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    low, near, high = (torch.export.Dim("rows", min=least, max=least + 8) for least in (2, 10, 20))
+    nearhint.kernel(add, dynamic={"x": {0: low}, "y": {0: near}})
+    nearhint.kernel(add, dynamic={"x": {0: range(2, 11)}, "y": {0: range(20, 29)}})
+    with pytest.raises(InvalidDynamic, match=r"'y'.*dimension 0: no size of rows is in"):
+        nearhint.kernel(add, dynamic={"x": {0: low}, "y": {0: high}})
+
+
 def test_a_call_outside_its_range_is_refused(session: Install) -> None:
     session(lambda program: None)
     kernel = nearhint.kernel(twice, dynamic={"x": {0: range(4, 65)}})

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import nearhint
 from nearhint.errors import FileMissing, InvalidManifest, InvalidSetting
 from nearhint.warmup.manifest import Axis, ModelSpec, Range, read_manifest
 from nearhint.warmup.survey import Goal, Survey, Surveyed
@@ -474,6 +475,19 @@ def test_a_kernels_range_is_the_models_own(tmp_path: Path, entry: str) -> None:
     beyond = replace(spec, axes={"rows": Range(8, 512)})
     with pytest.raises(InvalidManifest, match=r"m: dims\.rows: 8 \.\. 512 is .*, 1 \.\. 64"):
         Unit(beyond, "cpu")
+
+
+def test_a_range_that_a_kernels_own_excludes_is_refused() -> None:
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    kernel = nearhint.kernel(doubled, dynamic={"x": {0: range(2, 11)}})
+    example = (torch.ones(4, 3),)
+    given = WarmUp(
+        model=kernel, args=example, dynamic={"x": {0: "rows"}}, ranges={"rows": (20, 30)}
+    )
+    with pytest.raises(InvalidDynamic, match=r"'rows'.*no size is within its range, 20 \.\. 30"):
+        units._ranges_of(given)
 
 
 def test_a_range_that_is_the_models_own_is_taken(exported: Path) -> None:
