@@ -202,14 +202,20 @@ def _kernel_report(
         hints=tuple(
             _hint_report(table, row, fallback, traffic) for row in rows if table is not None
         ),
-        problems=tuple(
-            f"{'x'.join(map(str, goal.bucket)) or 'no sizes'}: {outcome.problems[goal]}"
-            for goal in goals
-            if goal in outcome.problems
-        ),
+        problems=_problems(goals, outcome),
         rejected=() if answer is None else tuple(answer.rejected),
         provenance=() if answer is None else tuple(answer.provenance),
     )
+
+
+def _problems(goals: Sequence[Goal], outcome: Outcome) -> tuple[str, ...]:
+    """Why buckets were not reached, each reason once, behind its buckets."""
+    buckets: dict[str, list[str]] = {}
+    for goal in goals:
+        if goal in outcome.problems:
+            text = "x".join(map(str, goal.bucket)) or "no sizes"
+            buckets.setdefault(outcome.problems[goal], []).append(text)
+    return tuple(f"{', '.join(some)}: {why}" for why, some in buckets.items())
 
 
 def _rows(table: Table, fallback: str) -> list[HintRow]:

@@ -156,6 +156,13 @@ def test_a_kernel_stands_where_its_worst_bucket_does() -> None:
     assert not found.is_whole
 
 
+def test_a_reason_stands_once_behind_all_buckets_that_it_kept_out() -> None:
+    first, second, third, _ = goals()
+    why = {first: BUDGET_ENDED, second: NASTY, third: BUDGET_ENDED}
+    kernel, _ = kernel_reports(Outcome(outcome().survey, why), explained())
+    assert kernel.problems == (f"16, 65536: {BUDGET_ENDED}", f"1024: {NASTY}")
+
+
 def test_a_report_is_whole_only_without_problems() -> None:
     whole = replace(
         report(),
