@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import gc
+import math
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from nearhint.warmup.manifest import Axis, ModelSpec, Range
 from nearhint.warmup.page import sizes_text
 from nearhint.warmup.points import Point, points_of
 from nearhint.warmup.report import Gain, ModelReport
-from nearhint.warmup.survey import Survey, Wish
+from nearhint.warmup.survey import BUDGET_ENDED, Survey, Wish
 from nearhint_rules.program import SIZE_LIMIT
 from nearhint_torch.adapter import CAPTURES_LIMIT, captures_limit, capturing_all
 from nearhint_torch.collecting import Collector
@@ -39,6 +40,7 @@ may have been lost meanwhile."""
 ROOM_SHARE = 8
 """What a model makes of its arguments takes several times their memory: they may take one part in
 so many of what is free."""
+NOT_CALLED = f"{BUDGET_ENDED} before it was called"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,10 @@ class Unit:
         torch.compiler.reset()
         gc.collect()  # compiled code and what it is of refer to each other
 
-    def capture(self, on_point: Callable[[], None]) -> None:
+    def capture(self, on_point: Callable[[], None], *, until_s: float = math.inf) -> None:
         """Calls the model at each point, as captured, and keeps what that was.
+
+        But for the first one no point is called once it is `until_s`, on the monotonic clock.
 
         A server captures what it meets first, which may be any of the points: here that is all.
         What was captured at sizes that are equal there by chance is for equal ones alone, and not
@@ -87,6 +91,10 @@ class Unit:
         compiled = self._compiled(self._collector.backend, None)
         made_at: list[int] = []
         for number in range(len(self.points)):
+            if number and time.monotonic() >= until_s:
+                self.failed[number] = NOT_CALLED
+                on_point()
+                continue
             captures, calls = self._collector.captures, self._collector.calls
             with self._keeping_failures(number), capturing_all():
                 self._call(number, compiled)
@@ -96,7 +104,7 @@ class Unit:
                 self._captured.add(number)
             on_point()
         for number in made_at[:-1]:
-            if number not in self.failed:
+            if number not in self.failed and time.monotonic() < until_s:
                 with self._keeping_failures(number), capturing_all():
                     self._call(number, compiled)
 

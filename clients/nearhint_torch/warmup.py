@@ -17,6 +17,7 @@ run as captured until everything is tuned; nothing but what the daemon keeps is 
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -28,7 +29,7 @@ from nearhint.connection import Connection
 from nearhint.errors import NearhintError, NotFound
 from nearhint.exit_codes import ExitCode
 from nearhint.version import VERSION
-from nearhint.warmup.asking import Asking, Outcome
+from nearhint.warmup.asking import PLANS_S, Asking, Outcome
 from nearhint.warmup.manifest import Manifest, ModelSpec
 from nearhint.warmup.output import Outputs
 from nearhint.warmup.progress import showing
@@ -46,7 +47,7 @@ from nearhint_proto.v1 import admin_service_pb2
 from nearhint_rules.program import canonicalise
 from nearhint_rules.target import Device
 from nearhint_torch.errors import InvalidEntry
-from nearhint_torch.units import Unit, failure, source_of
+from nearhint_torch.units import NOT_CALLED, Unit, failure, source_of
 
 
 def run(manifest: Manifest, asking: Asking, outputs: Outputs) -> ExitCode:
@@ -57,7 +58,7 @@ def run(manifest: Manifest, asking: Asking, outputs: Outputs) -> ExitCode:
     """
     deadline_s = time.monotonic() + manifest.budget_s
     asking.greet()  # loading models may take minutes
-    captured = _capture(manifest)
+    captured = _capture(manifest, until_s=max(deadline_s, time.monotonic() + PLANS_S))
     wishes = [wish for unit in captured.units for wish in unit.wishes()]
     outcome, facts = Outcome(Survey(())), _Facts()
     if wishes:
@@ -99,7 +100,8 @@ def compile_only(
     deadline_s = time.monotonic() + manifest.budget_s
     asking.require("kernels.compile_only")
     models = tuple(replace(spec, devices=("cpu",)) for spec in manifest.models)
-    captured = _capture(replace(manifest, models=models))
+    until_s = max(deadline_s, time.monotonic() + PLANS_S)
+    captured = _capture(replace(manifest, models=models), until_s=until_s)
     wishes = [
         replace(
             wish,
@@ -140,16 +142,20 @@ def _models_talk() -> Generator[None]:
 
 
 @_models_talk()
-def _capture(manifest: Manifest) -> _Captured:
+def _capture(manifest: Manifest, *, until_s: float = math.inf) -> _Captured:
     """Loads and calls every model; one that fails is listed, unless all do.
 
     Of several each is released before the next one is loaded: together they may fill the memory.
+    Once it is `until_s`, on the monotonic clock, no further one is loaded, or called at a point.
     """
     units: list[Unit] = []
     failed: list[ModelReport] = []
     unloaded: list[NearhintError] = []
     asked = [(spec, device) for spec in manifest.models for device in spec.devices]
     for spec, device in asked:
+        if units and time.monotonic() >= until_s:
+            failed.append(failure(spec, device, NOT_CALLED))
+            continue
         try:
             unit = Unit(spec, device)
         except (Exception, SystemExit) as error:  # a model's own code may raise anything
@@ -158,7 +164,8 @@ def _capture(manifest: Manifest) -> _Captured:
             failed.append(failure(spec, device, f"{wrong.code}: {wrong}"))
             continue
         try:
-            _capture_one(unit, "captured" if len(asked) == 1 else f"captured {spec.name}")
+            title = "captured" if len(asked) == 1 else f"captured {spec.name}"
+            _capture_one(unit, title, until_s=until_s)
             units.append(unit)
         except Exception as error:  # e.g. the device is not there
             failed.append(failure(spec, device, f"{type(error).__name__}: {error}"))
@@ -169,7 +176,7 @@ def _capture(manifest: Manifest) -> _Captured:
     return _Captured(tuple(units), tuple(failed))
 
 
-def _capture_one(unit: Unit, title: str) -> None:
+def _capture_one(unit: Unit, title: str, *, until_s: float) -> None:
     done = 0
     with showing(title, clock=time.monotonic) as progress:
 
@@ -178,7 +185,7 @@ def _capture_one(unit: Unit, title: str) -> None:
             done += 1
             progress(done, len(unit.points), len(unit.failed))
 
-        unit.capture(on_point)
+        unit.capture(on_point, until_s=until_s)
 
 
 def _typed(spec: ModelSpec, error: BaseException) -> NearhintError:

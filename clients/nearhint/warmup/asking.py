@@ -48,7 +48,8 @@ AGAIN_ATTEMPTS = 3
 """So often is asked again for what failed for a reason that may pass: pauses double from
 `AGAIN_S` on, so that is given up after some minutes."""
 PLANS_S = 30.0
-"""Plans are waited for so long, whatever the budget: without them nothing says what it left."""
+"""Models are called and Plans waited for so long, whatever the budget: without them nothing says
+what it left."""
 BUDGET_LIMIT_S = 7 * 86_400.0
 """What the daemon takes for the budget of one request."""
 

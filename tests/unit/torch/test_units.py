@@ -28,7 +28,7 @@ from nearhint_torch.report import Report as CallReport
 from nearhint_torch.report import Served
 from nearhint_torch.room import free_bytes
 from nearhint_torch.runner import watch
-from nearhint_torch.units import Unit
+from nearhint_torch.units import NOT_CALLED, Unit
 from nearhint_torch.workload import INDEX_BYTES, WarmUp, arguments_at, bytes_at
 
 Tensor = torch.Tensor
@@ -215,6 +215,16 @@ def test_a_point_whose_arguments_take_too_much_memory_is_not_called(
     unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (1001,)}), "cpu")
     unit.capture(lambda: None)
     assert not unit.failed
+
+
+def test_no_point_but_the_first_is_called_once_the_budget_has_ended(entry: str) -> None:
+    unit = Unit(ModelSpec(name="m", entry=entry, axes={"rows": (4, 5, 9)}), "cpu")
+    done: list[None] = []
+    unit.capture(lambda: done.append(None), until_s=0.0)
+    assert unit.failed == dict.fromkeys((1, 2), NOT_CALLED)
+    assert len(done) == 3
+    (wish,) = unit.wishes()
+    assert [sorted(sizes) for sizes in wish.sizes] == [[3, 4]]
 
 
 def test_bytes_of_arguments_count_what_varies_and_is_stored_once() -> None:

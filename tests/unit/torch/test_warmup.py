@@ -16,7 +16,8 @@ from nearhint.warmup.manifest import Manifest, ModelSpec
 from nearhint.warmup.output import Outputs
 from nearhint.warmup.report import ModelReport
 from nearhint.warmup.survey import Survey, Wish
-from nearhint_torch.warmup import dry_run, run
+from nearhint_torch.units import NOT_CALLED
+from nearhint_torch.warmup import _capture, dry_run, run
 
 ENTRY = """
 import weakref
@@ -86,6 +87,22 @@ def test_a_model_is_let_go_before_the_next_one_is_loaded(
     assert "did you mean rows?" in outputs.problems.pop("misnamed")
     assert outputs.problems == {"first": "", "second": ""}
     assert asking.wishes == ["first", "second"]
+
+
+def test_no_further_model_is_loaded_once_the_budget_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large_entry.py").write_text(ENTRY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "large_entry", raising=False)
+    models = tuple(
+        ModelSpec(name=name, entry="large_entry:warm_up", axes={"rows": (4,)})
+        for name in ("first", "second")
+    )
+    captured = _capture(Manifest(source="m.toml", models=models), until_s=0.0)
+    assert [unit.spec.name for unit in captured.units] == ["first"]
+    assert [(each.name, each.problem) for each in captured.failed] == [("second", NOT_CALLED)]
 
 
 class _Absent(_Asking):
