@@ -129,8 +129,11 @@ def default_over_best(table: Table, hint: tuple[int, ...]) -> float | None:
 def first_over_best(table: Table, hint: tuple[int, ...], first: str) -> float | None:
     """How far T1 is from T2 at a hint: the default's time, or that of the Schedule `first`.
 
-    The lesser of them over the best Variant's; None where neither was timed.
+    The lesser of them over the best Variant's; None where neither was timed, or the Table has the
+    first no more, which `gpu_firsts` has timed beside all others.
     """
+    if first and all(variant.schedule != first for variant in table.variants):
+        return None
     for row in table.hints:
         times_ns = {position: timing.median_ns for position, timing in row.ranked}
         served = [

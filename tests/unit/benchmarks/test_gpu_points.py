@@ -128,7 +128,7 @@ def test_t1_is_the_better_of_the_default_and_what_is_first_where_that_was_timed(
     made = table(row((64,), {1: 100, 0: 130, 2: 120}))
     first = made.variants[2].schedule
     assert gpu_points.first_over_best(made, (64,), first) == pytest.approx(1.2)
-    assert gpu_points.first_over_best(made, (64,), "never timed") == pytest.approx(1.3)
+    assert gpu_points.first_over_best(made, (64,), "not in the Table") is None
     assert gpu_points.first_over_best(made, (128,), first) is None
 
 
