@@ -121,6 +121,7 @@ def _stretches(whole: Stretch, variable: str, others: frozenset[str]) -> tuple[S
         if found[0] in ends or _insert(ends, found[0], ranges):
             holds[place] = found
     edges = [None, *ends, None]
+    kept = whole.places - _needed(kernel)
     stretches: list[Stretch] = []
     for number, (low, high) in enumerate(itertools.pairwise(edges)):
         facts = {
@@ -128,7 +129,8 @@ def _stretches(whole: Stretch, variable: str, others: frozenset[str]) -> tuple[S
             for place, (end, is_below) in holds.items()
         }
         taken = _unclamped(_taken(kernel, facts), variable, low, high, ranges)
-        stretches.append(Stretch(variable, low, high, taken, _needed(taken)))
+        told = kept | (whole.places & _told(kernel, taken, variable))
+        stretches.append(Stretch(variable, low, high, taken, _needed(taken, told)))
     return tuple(stretches)
 
 
@@ -277,9 +279,33 @@ def _unclamped(
     return replace(kernel, body=tuple(body))
 
 
-def _needed(kernel: ir.Kernel) -> frozenset[int]:
-    """The stores, and what they need."""
+def _told(kernel: ir.Kernel, taken: ir.Kernel, variable: str) -> frozenset[int]:
+    """The lookups that a stretch computes whether it takes them or not: eager computes them all.
+
+    A place that is outside is told where it is named. Only a part of a join, whose positions are
+    clamped where it is not taken, names there what it also names where it is.
+    """
+    moving, moving_within = _moving(kernel, variable), _moving(taken, variable)
+    return frozenset(
+        place
+        for place, node in enumerate(kernel.body)
+        if isinstance(node, ir.Gather) and node.place not in moving - moving_within
+    )
+
+
+def _moving(kernel: ir.Kernel, variable: str) -> frozenset[int]:
+    """The nodes that differ along a loop."""
     found: set[int] = set()
+    for place, node in enumerate(kernel.body):
+        own = isinstance(node, ir.Indexed) and variable in ex.symbols_of(node.index)
+        if own or not found.isdisjoint(ir.operands_of(node)):
+            found.add(place)
+    return frozenset(found)
+
+
+def _needed(kernel: ir.Kernel, told: frozenset[int] = frozenset()) -> frozenset[int]:
+    """The stores, what is `told`, and what they need."""
+    found: set[int] = set(told)
     for place in reversed(range(len(kernel.body))):
         node = kernel.body[place]
         if isinstance(node, ir.Store) or place in found:

@@ -218,6 +218,39 @@ def test_parts_of_a_loop_that_lanes_do_not_run_along_are_branches() -> None:
     assert source.count("= cos_f32(") == source.count("= sin_f32(") == 2
 
 
+LOOKED_UP = """
+(kernel (symbols k0)
+  (pointwise k0 {columns})
+  (reduction)
+  (params (in i64) (in f32) (in f32) (out f32))
+  (body
+    (iota p1)
+    (iota {end})
+    (lt bool 0 1)
+    (load 0 {place})
+    (gather 1 p1 32 9 3)
+    (load 2 (max 0 (+ p1 (* -1 k0))))
+    (where f32 2 4 5)
+    (store 3 (+ (* {columns} p0) p1) 6)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "end", "columns", "counts"),
+    [
+        ("(+ (* k0 p0) p1)", "p0", "k0", (1, 1)),  # a triangle: eager looks all of them up
+        ("p0", "k0", "(* 2 k0)", (1, 1)),  # of a row, whether its part has elements or not
+        ("(min p1 (+ k0 -1))", "k0", "(* 2 k0)", (1, 0)),  # a part of a join
+    ],
+)
+def test_what_is_looked_up_is_told_where_it_is_not_taken(
+    place: str, end: str, columns: str, counts: tuple[int, int]
+) -> None:
+    kernel = parse_kernel(LOOKED_UP.format(place=place, end=end, columns=columns))
+    (region,) = parted(kernel, "p1")
+    assert tuple(int(4 in each.places) for each in region.along) == counts
+
+
 def test_a_comparison_whose_place_among_others_is_not_proved_stays() -> None:
     """Of two, the second may be before or behind the first."""
     kernel = parse_kernel(BOTH)
