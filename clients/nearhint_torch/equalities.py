@@ -13,6 +13,8 @@ added.
     s is n          if some equation says what (s + k) // c is, and of all such s the equations that
                     have no other size hold at n alone: scans by halves bind a length so, and parts
                     of a row that are as long as another
+    s // c is n     if some equation says so, or what grows with it: the patches of a square image
+                    do with those of its side, and a table of n*n + 1 positions binds them
     s is t + c*q    if some equation says that (s - t + c - 1) // c is (s - t) // c, and some that
                     this is q: what is behind a part of a row has halves as long as a third size
 
@@ -21,6 +23,7 @@ What s is, is put in for it, and what that divides is asked again.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,11 +53,12 @@ class Beyond:
 @dataclass(frozen=True, slots=True)
 class Equalities:
     """By name: the divisor of a size, and the sizes, or the number, that a size is one of;
-    what a size is more than another."""
+    what a size is more than another. `quotients` are numbers whatever is divided there."""
 
     divisors: Mapping[str, int] = field(default_factory=dict)
     synonyms: Mapping[str, Expr] = field(default_factory=dict)
     beyond: Mapping[str, Beyond] = field(default_factory=dict)
+    quotients: Mapping[Expr, int] = field(default_factory=dict)
 
 
 def equalities(equations: Sequence[Equation]) -> Equalities:
@@ -67,6 +71,8 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
     >>> {name: ex.to_text(size) for name, size in found.synonyms.items()}
     {'s1': '(// s0 32)'}
     """
+    quotients = dict(_known_quotients(equations))
+    equations = [*equations, *((quotient, Int(count)) for quotient, count in quotients.items())]
     found = _direct(equations)
     known = [_put_in(each, found.synonyms) for each in equations]
     divisors = dict(found.divisors)
@@ -81,7 +87,83 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
         name: more for name, more in _whole_beyond(equations) if not taken & {name, more.than}
     }
     free = {name: more for name, more in beyond.items() if more.than not in beyond}
-    return Equalities(divisors, found.synonyms, free)
+    return Equalities(divisors, found.synonyms, free, quotients)
+
+
+def _known_quotients(equations: Iterable[Equation]) -> Iterator[tuple[Expr, int]]:
+    """(q, n) where an equation says what a sum of powers of a quotient q is: what n makes it."""
+    for left, right in equations:
+        for grown, number in ((left, right), (right, left)):
+            quotients = set(_quotients_in(grown))
+            if not isinstance(number, Int) or len(quotients) != 1:
+                continue
+            (quotient,) = quotients
+            growing = _with_rest(grown, quotient)
+            if _grows(growing) and (growing == _REST or _is_natural(quotient)):
+                count = _solution(growing, number.value)
+                if count is not None:
+                    yield quotient, count
+
+
+def _is_natural(quotient: Expr) -> bool:
+    """Whether what is divided is a size, which is at least 1, and a number, and not negative."""
+    match quotient:
+        case ex.FloorDiv(top, Int(divisor)):
+            added = _added(top)
+            return divisor > 0 and added is not None and added >= -1
+        case _:
+            return False
+
+
+def _quotients_in(expr: Expr) -> Iterator[Expr]:
+    """The divisions of an expression, but none within another."""
+    if isinstance(expr, ex.FloorDiv):
+        yield expr
+        return
+    for child in ex.children(expr):
+        yield from _quotients_in(child)
+
+
+def _with_rest(expr: Expr, quotient: Expr) -> Expr:
+    """A sum of powers of `quotient` as one of `_REST`; else anything that has another symbol."""
+    if expr == quotient:
+        return _REST
+    match expr:
+        case ex.Add(items):
+            return ex.add(*(_with_rest(item, quotient) for item in items))
+        case ex.Mul(items):
+            return ex.mul(*(_with_rest(item, quotient) for item in items))
+        case ex.Pow(base, exponent):
+            return ex.power(_with_rest(base, quotient), exponent)
+        case _:
+            return expr
+
+
+def _grows(expr: Expr) -> bool:
+    """Whether a sum of powers of `_REST` is larger for each larger one: nothing is subtracted."""
+    match expr:
+        case ex.Add(items) | ex.Mul(items):
+            return all(isinstance(item, Int) or _grows(item) for item in items) and (
+                isinstance(expr, ex.Add)
+                or all(item.value > 0 for item in items if isinstance(item, Int))
+            )
+        case ex.Pow(base):
+            return _grows(base)
+        case _:
+            return expr == _REST
+
+
+def _solution(growing: Expr, number: int) -> int | None:
+    """The n >= 0 for which a sum of powers of `_REST` that grows with it is `number`."""
+
+    def value(rest: int) -> int:
+        return ex.evaluate(growing, {_REST.name: rest})
+
+    high = 1
+    while value(high) < number:
+        high *= 2
+    found = bisect.bisect_left(range(high + 1), number, key=value)
+    return found if value(found) == number else None
 
 
 def _whole_beyond(equations: Sequence[Equation]) -> Iterator[tuple[str, Beyond]]:

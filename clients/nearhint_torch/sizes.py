@@ -184,14 +184,16 @@ class SizeTable:
             return self._of_others(expression) or self._named(expression)
         if kind == "Pow":
             base, exponent = expression.args
-            if not getattr(exponent, "is_Integer", False) or not 0 <= int(exponent) <= 16:
-                raise _OutsideGrammarError
-            return ex.power(self._convert(base), int(exponent))
+            return ex.power(self._convert(base), _exponent(exponent))
         if kind in _ROUNDINGS:
             return self._rounded(expression)
         build = CONVERSIONS.get(kind)
         if build is None:
             raise _OutsideGrammarError
+        if build is ex.floordiv and self._equalities.quotients:
+            count = self._equalities.quotients.get(_raw(expression))
+            if count is not None:
+                return Int(count)
         return build(*map(self._convert, expression.args))
 
     def _rounded(self, expression: SymbolicExpr) -> Expr:
@@ -369,10 +371,20 @@ def _raw(expression: SymbolicExpr) -> Expr:
         return ex.Int(int(expression))
     if getattr(expression, "is_Symbol", False):
         return ex.symbol(str(expression))
-    build = CONVERSIONS.get(type(expression).__name__)
+    kind = type(expression).__name__
+    if kind == "Pow":
+        base, exponent = expression.args
+        return ex.power(_raw(base), _exponent(exponent))
+    build = CONVERSIONS.get(kind)
     if build is None:
         raise _OutsideGrammarError
     return build(*map(_raw, expression.args))
+
+
+def _exponent(expression: SymbolicExpr) -> int:
+    if not getattr(expression, "is_Integer", False) or not 0 <= int(expression) <= 16:
+        raise _OutsideGrammarError
+    return int(expression)
 
 
 def _bound(high: int | None) -> int | None:

@@ -120,6 +120,13 @@ CASES: dict[str, tuple[list[Equation], dict[str, int], dict[str, ex.Expr]]] = {
     "parts that leave several": ([(ex.floordiv(ex.add(S0, 5), 6), ex.Int(16))], {}, {}),
     "parts of less than nothing": ([(ex.floordiv(ex.add(S0, -3), 2), ex.Int(-1))], {}, {}),
     "parts of another size": ([(S1, HALF), (S1, ex.sub(S0, HALF))], {"s0": 2}, {"s1": HALF}),
+    "patches of a square": ([(ex.add(ex.power(ex.floordiv(S0, 8), 2), 1), ex.Int(17))], {}, {}),
+    "patches that are all there are": (
+        [(ex.power(ex.floordiv(S0, 8), 2), ex.Int(16)), (ex.mod(S0, 8), ex.ZERO)],
+        {"s0": 8},
+        {"s0": ex.Int(32)},
+    ),
+    "patches of no square": ([(ex.power(ex.floordiv(S0, 8), 2), ex.Int(17))], {}, {}),
     "a ring": (
         [(ex.floordiv(S0, 2), S1), (ex.floordiv(S1, 2), S2), (ex.floordiv(S2, 2), S0)],
         {},
@@ -134,6 +141,47 @@ def test_divisors_and_synonyms(name: str) -> None:
     found = equalities(equations)
     assert dict(found.divisors) == divisors
     assert dict(found.synonyms) == synonyms
+
+
+@pytest.mark.parametrize(
+    ("grown", "number", "count"),
+    [
+        (ex.add(ex.power(ex.floordiv(S0, 8), 2), 1), 17, 4),
+        (ex.add(ex.mul(3, ex.floordiv(S0, 8)), ex.power(ex.floordiv(S0, 8), 3)), 14, 2),
+        (ex.floordiv(ex.add(S0, -3), 2), 0, 0),
+        (ex.power(ex.floordiv(S0, 8), 2), 17, None),
+        (ex.power(ex.floordiv(ex.add(S0, -50), 8), 2), 16, None),  # it may be -4, too
+        (ex.power(ex.floordiv(ex.add(S0, -1), 8), 2), 16, 4),
+        (ex.sub(ex.power(ex.floordiv(S0, 8), 2), ex.floordiv(S0, 8)), 12, None),
+        (ex.add(ex.floordiv(S0, 8), ex.floordiv(S0, 4)), 12, None),
+        (ex.mul(ex.floordiv(S0, 8), S1), 12, None),
+    ],
+)
+def test_a_quotient_is_a_number_where_what_grows_with_it_is(
+    grown: ex.Expr, number: int, count: int | None
+) -> None:
+    found = equalities([(grown, ex.Int(number))]).quotients
+    assert list(found.values()) == ([] if count is None else [count])
+
+
+class Patches(torch.nn.Module):
+    """Patches of square images, one token more, and what is learned of 17 positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = torch.nn.Conv2d(3, 6, 8, 8)
+        self.places = torch.nn.Parameter(torch.randn(1, 17, 6))
+
+    def forward(self, images: Tensor, first: Tensor) -> Tensor:
+        """images: (batch, 3, side, side); first: (1, 1, 6)."""
+        patches = self.project(images).flatten(2).transpose(1, 2)
+        return torch.cat([first.expand(images.shape[0], -1, -1), patches], 1) + self.places
+
+
+def test_patches_of_which_positions_are_a_table_are_so_many() -> None:
+    lowered = check(Patches(), torch.randn(2, 3, 33, 33), torch.randn(1, 1, 6))
+    (launch,) = (step for step in lowered.plan.steps if isinstance(step, Launch))
+    assert launch.outputs[0].shape == (S0, ex.Int(17), ex.Int(6))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -152,6 +200,8 @@ def test_what_is_found_holds_wherever_the_equations_do(name: str) -> None:
             assert all(sizes[size] % divisor == 0 for size, divisor in found.divisors.items())
             for size, other in found.synonyms.items():
                 assert sizes[size] == ex.evaluate(other, sizes)
+            for quotient, count in found.quotients.items():
+                assert ex.evaluate(quotient, sizes) == count
             for size, more in found.beyond.items():
                 expected = sizes[more.than] + more.divisor * sizes[more.quotient]
                 assert sizes[size] == expected
