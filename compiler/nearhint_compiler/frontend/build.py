@@ -75,6 +75,7 @@ class _Builder:
     slots: list[int] = field(default_factory=list)
     _places: dict[Place, ex.Sym] = field(default_factory=dict)
     _read: set[Place] = field(default_factory=set)
+    _wholes: dict[Place, Place] = field(default_factory=dict)
     _results: dict[tuple[int, tuple[Expr, ...]], Sequence[Value]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -149,6 +150,7 @@ class _Builder:
 
     def _gathered(self, param: int, index: Expr) -> Value:
         """The element of an input in memory at `index`, which mentions places."""
+        index = self._with_parts_named(ix.simplify(index, self.ranges))
         rest, places, strides = ix.simplify(index, self.ranges), list[Place](), list[Expr]()
         for place, name in self._places.items():
             found = ix.coefficient_of(rest, name.name)
@@ -159,9 +161,42 @@ class _Builder:
                 places.append(place)
                 strides.append(stride)
         self._read.update(places)
+        for place in places:
+            while place in self._wholes:
+                place = self._wholes[place]
+                self._read.add(place)
         if not places:
             return self.emit.load(param, rest)
         return self.emit.gather(param, rest, *one_place(self.emit, places, strides))
+
+    def _with_parts_named(self, index: Expr) -> Expr:
+        """`index` with names for the quotients and remainders of places in it, which are places.
+
+        So elements of rows, as experts' shares of tokens are, are looked up beside their rows.
+        """
+        match index:
+            case ex.Add(items):
+                return ex.add(*map(self._with_parts_named, items))
+            case ex.Mul(items):
+                return ex.mul(*map(self._with_parts_named, items))
+            case ex.FloorDiv(top, count) | ex.Mod(top, count):
+                named: dict[Expr, Place] = {name: place for place, name in self._places.items()}
+                whole = named.get(self._with_parts_named(top))
+                return index if whole is None else self._part(index, whole, count)
+            case _:
+                return index
+
+    def _part(self, index: ex.FloorDiv | ex.Mod, whole: Place, count: Expr) -> Expr:
+        """What stands for a place divided by `count`, or what is left; `index`, if neither fits."""
+        if isinstance(index, ex.Mod):
+            rest = self.emit.op("mod", whole.value, self.emit.iota(count))
+            return self.name(Place(rest, count))
+        size = ix.exact_quotient(whole.size, count)
+        if size is None:
+            return index
+        part = Place(self.emit.op("floordiv", whole.value, self.emit.iota(count)), size)
+        self._wholes[part] = whole  # what is outside of one is outside of the other
+        return self.name(part)
 
     @property
     def is_checked(self) -> bool:

@@ -94,6 +94,16 @@ FUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
         (TABLE, drawn(24), places(37, 9)),
         1,
     ),
+    "elements of rows that are scaled, as experts' shares of tokens": (
+        lambda x, w, s, i: torch.tanh(x[i // 3]) * (w / s[:, None]).flatten()[i][:, None],
+        (TABLE, drawn(37, 3), drawn(37) + 9, places(111, 50)),
+        3,
+    ),
+    "elements of rows with scales by column": (
+        lambda w, s, t, i: (w * s[:, None] + t).flatten()[i] * 2,
+        (drawn(37, 4), drawn(37), drawn(4), places(148, 50, low=-148)),
+        3,
+    ),
     "what a row sums up to beside what it chooses": (
         lambda x, i: x.gather(1, i) / x.gather(1, i).sum(1, keepdim=True),
         (TABLE, places(24, 37, 5)),
@@ -111,6 +121,16 @@ def test_what_is_looked_up_is_part_of_one_kernel(name: str, target_kind: str) ->
     assert len(lowered.kernels) == 1
     assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
     assert len(gathers(lowered)) == count
+
+
+def test_places_of_which_rests_alone_are_read_stay_eager_s_on_a_cpu() -> None:
+    """A rest is a place whatever is divided; which of those are outside eager alone tells."""
+
+    def function(t: Tensor, i: Tensor) -> Tensor:
+        return t.expand(37, 4).reshape(-1)[i] * 2
+
+    places_read = check(function, drawn(4), places(148, 50))
+    assert any(isinstance(step, RunNodes) for step in places_read.plan.steps)
 
 
 IMAGES = drawn(2, 3, 7, 10)
