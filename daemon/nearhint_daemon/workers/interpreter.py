@@ -13,7 +13,7 @@ It materialises the whole iteration space, so it is for small sizes (`POINT_LIMI
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -29,9 +29,12 @@ from nearhint_daemon.workers.reference_ops import (
     NUMPY_DTYPES,
     OPERATIONS,
     RUNNING,
+    TRUNCATIONS,
     Array,
+    Truncation,
     cast,
     constant_value,
+    is_truncation,
     reduced,
 )
 from nearhint_daemon.workers.tolerance import PRECISIONS, Arithmetic, arithmetic_of
@@ -130,6 +133,19 @@ def interpret_within_range(
     """
     with np.errstate(all="ignore"):
         return _WithinRange(kernel, dims, inputs, Casts.ROUND_GIVEN).outputs()
+
+
+def interpret_as_devices_truncate(
+    kernel: ir.Kernel,
+    dims: Mapping[str, int],
+    inputs: Sequence[Stored | Array | float | int | bool],
+    *,
+    arithmetic: Arithmetic,
+) -> Iterator[tuple[Output, ...]]:
+    """As `interpret` where casts round what is given, by each of `TRUNCATIONS`."""
+    with np.errstate(all="ignore"):
+        for each in TRUNCATIONS:
+            yield _Truncating(kernel, dims, inputs, arithmetic, each).outputs()
 
 
 def interpret_with_sums_moved(
@@ -420,6 +436,25 @@ class _SumsMoved(_Run):
     def _moved(self, value: Array) -> Array:
         signs = self._random.choice((-self._shift, self._shift), value.shape)
         return np.asarray(value * (1 + signs))
+
+
+class _Truncating(_Run):
+    def __init__(
+        self,
+        kernel: ir.Kernel,
+        dims: Mapping[str, int],
+        inputs: Sequence[Stored | Array | float],
+        arithmetic: Arithmetic,
+        truncation: Truncation,
+    ) -> None:
+        super().__init__(kernel, dims, inputs, Casts.ROUND_GIVEN, arithmetic)
+        self._truncation = truncation
+
+    def _cast(self, position: int, value: Array, source: str) -> Array:
+        found, target = super()._cast(position, value, source), self.dtypes[position]
+        if not is_truncation(source, target):
+            return found
+        return self._truncation.of(value, found)
 
 
 class _WithinRange(_Run):

@@ -44,6 +44,7 @@ from nearhint_daemon.workers.interpreter import (
     Casts,
     Output,
     interpret,
+    interpret_as_devices_truncate,
     interpret_telling,
     interpret_with_sums_moved,
     interpret_within_range,
@@ -459,6 +460,18 @@ def rounded_each(
         replace(each, allowed=np.where(np.isnan(known.values), each.allowed, known.allowed))
         for each, known in zip(own, reference.slabs[number], strict=True)
     )
+
+
+def as_devices_truncate(
+    kernel: ir.Kernel, sizes: Sizes, reference: Reference, number: int
+) -> Iterator[tuple[Expected, ...]]:
+    """Slab `number` by each way in which devices make integers of NaN and of what none is."""
+    part = slab(kernel, reference.windows[number])
+    arithmetic = arithmetic_of(kernel, terms=math.prod(sizes.reduction))
+    dtypes = [param.dtype for param in kernel.params if param.role == "out"]
+    inputs = readable(kernel, reference.inputs)
+    for found in interpret_as_devices_truncate(part, sizes.dims, inputs, arithmetic=arithmetic):
+        yield tuple(_expected(*each, arithmetic) for each in zip(dtypes, found, strict=True))
 
 
 def _is_same(left: Array, right: Array) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,11 +36,43 @@ def constant_value(dtype: str, bits: int) -> float | int | bool:
     return float(value) if value.dtype.kind == "f" else int(value)
 
 
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """What a device makes an integer of a float that no such integer is.
+
+    Of NaN it is the least one, or 0; of what is larger the largest, if it `saturates`, or the
+    least. A narrow integer is what an i32 leaves of it.
+    """
+
+    nan_is_least: bool
+    saturates: bool
+
+    def of(self, value: Array, truncated: Array) -> Array:
+        """`truncated`, an integer of each element of `value`, but what is none."""
+        wide = np.int64 if truncated.dtype.itemsize == 8 else np.int32
+        least, most = np.iinfo(wide).min, np.iinfo(wide).max
+        limit = -float(least)
+        found = np.where(np.isnan(value), least if self.nan_is_least else 0, np.zeros((), wide))
+        found = np.where(value >= limit, most if self.saturates else least, found)
+        found = np.where(value < -limit, least, found)
+        is_none = np.isnan(value) | (np.abs(value) > limit) | (value == limit)
+        return np.asarray(np.where(is_none, found.astype(truncated.dtype), truncated))
+
+
+TRUNCATIONS = (Truncation(False, True), Truncation(True, True), Truncation(True, False))
+"""To 32 bits and to 64 on a GPU (PTX ISA, cvt), and on a CPU (cvttss2si)."""
+
+
+def is_truncation(source: str, target: str) -> bool:
+    """Whether a cast makes integers of floats."""
+    return source[0] in "fb" and source != "bool" and target[0] in "iu"
+
+
 def cast(value: Array, source: str, target: str) -> Array:
     """A cast as torch does it: floats to integers truncate, to bool compare with zero."""
     if target == "bool":
         return np.asarray(value != 0)
-    if source[0] in "fb" and source != "bool" and target[0] in "iu":
+    if is_truncation(source, target):
         wide = np.trunc(np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0))
         return np.asarray(wide.astype(np.int64), NUMPY_DTYPES[target])
     if target == "f8e4m3fn":

@@ -451,6 +451,34 @@ def test_a_byte_is_compared_where_the_number_can_be_one(
     assert (verdict_on(kernel, by_hand(body, tmp_path)).problem == "") == is_right
 
 
+@pytest.mark.parametrize(
+    ("truncated", "of_zero", "is_right"),
+    [
+        ("(int64_t)x[i]", "x[i]", True),
+        ("isnan(x[i]) ? 0 : (int64_t)x[i]", "x[i]", True),
+        ("isnan(x[i]) ? 0 : (int64_t)x[i]", "isnan(x[i]) ? 2.0f : x[i]", False),
+        ("isnan(x[i]) ? 1 : (int64_t)x[i]", "0.0f", False),
+    ],
+    ids=["least", "zero", "another value", "another choice"],
+)
+def test_what_is_chosen_by_an_integer_of_what_none_is_depends_on_the_device(
+    truncated: str, of_zero: str, is_right: bool, tmp_path: Path
+) -> None:
+    """NaN is less than all 64-bit integers on a CPU and on a GPU, and 0 in the reference."""
+    body = (
+        ir.Load(0, P0),
+        ir.Op("cast", "i64", (0,)),
+        ir.Const("i64", 0),
+        ir.Op("eq", "bool", (1, 2)),
+        ir.Const("f32", 0x3F80_0000),
+        ir.Op("where", "f32", (3, 0, 4)),
+        ir.Store(1, P0, 5),
+    )
+    kernel = ir.Kernel(("k0",), (K0,), (), (ir.Param("in", "f32"), ir.Param("out", "f32")), body)
+    written = f"for (int64_t i = 0; i < n; i++) y[i] = ({truncated}) == 0 ? ({of_zero}) : 1.0f;"
+    assert (verdict_on(kernel, by_hand(written, tmp_path)).problem == "") == is_right
+
+
 def test_what_is_large_is_interpreted_once_while_the_rest_is_and_nothing_is_left_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
