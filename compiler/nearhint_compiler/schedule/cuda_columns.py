@@ -70,6 +70,11 @@ share columns: those that run at once, or fewer, which have more to do each and 
 way (tests/benchmarks/gpu_outer.py)."""
 ODD_COLUMNS = ((32, 2048, 8, 4), (32, 1024, 8, 8), (64, 2048, 4, 8), (64, 4096, 8, 4))
 """The same element by element, fewer of them a thread first."""
+PAIRED_COLUMNS, PAIRED_LIMIT = (16, 2048, 8, 4, 1, 2), 1024
+"""Of reduces that one walk carries in pairs, as a variance's, of so many columns at most: what
+brings the parts of more columns together holds so much that fewer programs run at once. Variances
+of 70 001 x 257 in f32 took 30 µs so, the best of `ODD_COLUMNS` 46, of which 77 registers a thread
+left three programs a processor (2026-11-h200-moments-of-odd-columns.json)."""
 THIN_COLUMNS = ((32, 2048, 8, 1, 6, 1), (32, 1024, 4, 2, 1, 1))
 """The same where so few columns are all that there is that one program has nearly
 all: found in a cache, they take as long as programs take to begin and to end. Of 97 columns, which
@@ -274,6 +279,9 @@ def shared_columns(facts: Facts, columns: int) -> Iterator[Schedule]:
             shapes[:0] = ODD_STORED
             if facts.has_functions:
                 shapes.sort(key=lambda each: each[0] > FUNCTION_COLUMNS)
+        is_wide = column_itemsize(facts) > 2 and facts.only_reads
+        if is_wide and facts.has_pairs and columns <= PAIRED_LIMIT:
+            shapes.insert(0, PAIRED_COLUMNS)
         if not folds:
             # Element by element they are more programs, which copy nothing ahead, first.
             shapes += _thin(columns)

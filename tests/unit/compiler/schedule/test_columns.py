@@ -531,3 +531,23 @@ def test_words_that_are_compared_with_their_own_elements_are_held() -> None:
     for count, columns in ((1_000_000, 512), (20_000, 128)):
         first = firsts(kernel, TARGET, {"k0": count})[0]
         assert (first.family, first["x"], first["r"]) == ("cuda.persistent", columns, 4)
+
+
+MOMENTS = """(kernel (symbols k0 k1) (pointwise k0) (reduction k1)
+    (params (in {dtype}) (out f32) (out f32)) (body
+    (load 0 (+ (* k0 r0) p0)) (cast f32 0) (reduce sum f32 {of}) (iota k1) (cast f32 3)
+    (div f32 2 4) (store 1 p0 5) (sub f32 {of} 5) (mul f32 7 7) (reduce sum f32 8) (div f32 9 4)
+    (store 2 p0 10)))"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns", "first"),
+    [("f32", 257, (16, 128)), ("f32", 4097, (32, 64)), ("bf16", 257, (32, 64))],
+)
+def test_few_odd_columns_of_moments_are_shared_by_programs_that_run_at_once(
+    dtype: str, columns: int, first: tuple[int, int]
+) -> None:
+    kernel = parse_kernel(MOMENTS.format(dtype=dtype, of=int(dtype != "f32")))
+    best = firsts(kernel, TARGET, {"k0": columns, "k1": 70_001})[0]
+    assert best.family == "cuda.split"
+    assert (best["x"], best["r"]) == first
