@@ -145,7 +145,9 @@ def interpret_as_devices_truncate(
     """As `interpret` where casts round what is given, by each of `TRUNCATIONS`."""
     with np.errstate(all="ignore"):
         for each in TRUNCATIONS:
-            yield _Truncating(kernel, dims, inputs, arithmetic, each).outputs()
+            run = _Truncating(kernel, dims, inputs, Casts.ROUND_GIVEN, arithmetic)
+            run.truncation = each
+            yield run.outputs()
 
 
 def interpret_with_sums_moved(
@@ -439,22 +441,13 @@ class _SumsMoved(_Run):
 
 
 class _Truncating(_Run):
-    def __init__(
-        self,
-        kernel: ir.Kernel,
-        dims: Mapping[str, int],
-        inputs: Sequence[Stored | Array | float],
-        arithmetic: Arithmetic,
-        truncation: Truncation,
-    ) -> None:
-        super().__init__(kernel, dims, inputs, Casts.ROUND_GIVEN, arithmetic)
-        self._truncation = truncation
+    truncation: Truncation
 
     def _cast(self, position: int, value: Array, source: str) -> Array:
         found, target = super()._cast(position, value, source), self.dtypes[position]
         if not is_truncation(source, target):
             return found
-        return self._truncation.of(value, found)
+        return self.truncation.of(value, found)
 
 
 class _WithinRange(_Run):

@@ -68,13 +68,17 @@ class _Outputs:
         self.problems = {model.name: model.problem for model in models}
 
 
-def test_a_model_is_let_go_before_the_next_one_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that a manifest's models are loaded from."""
     (tmp_path / "large_entry.py").write_text(ENTRY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "large_entry", raising=False)
+
+
+@pytest.mark.usefixtures("entry")
+def test_a_model_is_let_go_before_the_next_one_is_loaded() -> None:
     axes = {"misnamed": {"row": (4,)}, "first": {"rows": (4,)}, "second": {"rows": (4,)}}
     models = tuple(
         ModelSpec(name=name, entry="large_entry:warm_up", axes=dict(given))
@@ -89,13 +93,8 @@ def test_a_model_is_let_go_before_the_next_one_is_loaded(
     assert asking.wishes == ["first", "second"]
 
 
-def test_no_further_model_is_loaded_once_the_budget_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "large_entry.py").write_text(ENTRY)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "large_entry", raising=False)
+@pytest.mark.usefixtures("entry")
+def test_no_further_model_is_loaded_once_the_budget_has_ended() -> None:
     models = tuple(
         ModelSpec(name=name, entry="large_entry:warm_up", axes={"rows": (4,)})
         for name in ("first", "second")
