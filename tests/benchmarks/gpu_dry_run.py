@@ -42,6 +42,8 @@ from nearhint_torch.runner import size_reader
 
 FEW = (40, 96, 64, 32, 16)
 """The rows, and the others from the largest on, that a capture on the CPU is made with."""
+FEW_ROWS = (40, 64, 96, 160, 256)
+"""The rows where the others are fixed: none of these, and whole blocks where there are blocks."""
 SMALL: dict[str, Sizes] = {
     "upsampled": (2, 3, 5, 4),
     "doubled": (2, 3, 5, 4),
@@ -99,11 +101,12 @@ def few_sizes(sweep: Sweep, mode: str) -> Sizes:
 
     A row has three blocks at least.
     """
+    others = sweep.compiled_at[1:]
     if mode == "b":
-        return (FEW[0], *sweep.compiled_at[1:])
+        tried = ((rows, *others) for rows in FEW_ROWS if rows % max(sweep.unit, 1) == 0)
+        return next(sizes for sizes in tried if sweep.bindable(sizes).count(sizes[0]) == 1)
     if sweep.name in SMALL:
         return SMALL[sweep.name]
-    others = sweep.compiled_at[1:]
     small = sorted(others)
     *found, last = (FEW[len(others) - small.index(size)] for size in others)
     return (FEW[0], *found, max(last, 3 * sweep.unit))
