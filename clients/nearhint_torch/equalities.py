@@ -13,8 +13,9 @@ added.
     s is n          if some equation says what (s + k) // c is, and of all such s the equations that
                     have no other size hold at n alone: scans by halves bind a length so, and parts
                     of a row that are as long as another
-    s // c is n     if some equation says so, or what grows with it: the patches of a square image
-                    do with those of its side, and a table of n*n + 1 positions binds them
+    s // c is n     if some equation says what grows with it: the patches of a square image do with
+                    those of its side, and a table of n*n + 1 positions binds them; one that it says
+                    plainly stays, by which a pool's windows are seen to lie in s
     s is t + c*q    if some equation says that (s - t + c - 1) // c is (s - t) // c, and some that
                     this is q: what is behind a part of a row has halves as long as a third size
 
@@ -91,7 +92,9 @@ def equalities(equations: Sequence[Equation]) -> Equalities:
 
 
 def _known_quotients(equations: Iterable[Equation]) -> Iterator[tuple[Expr, int]]:
-    """(q, n) where an equation says what a sum of powers of a quotient q is: what n makes it."""
+    """(q, n) where an equation says what grows with a quotient q is, a sum of powers: what n makes
+    it.
+    """
     for left, right in equations:
         for grown, number in ((left, right), (right, left)):
             quotients = set(_quotients_in(grown))
@@ -99,7 +102,7 @@ def _known_quotients(equations: Iterable[Equation]) -> Iterator[tuple[Expr, int]
                 continue
             (quotient,) = quotients
             growing = _with_rest(grown, quotient)
-            if _grows(growing) and (growing == _REST or _is_natural(quotient)):
+            if growing != _REST and _grows(growing) and _is_natural(quotient):
                 count = _solution(growing, number.value)
                 if count is not None:
                     yield quotient, count
