@@ -1,6 +1,7 @@
 """The fourteenth set of sweeps on a GPU: other ops of the same classes as the pinned functions.
 
-As in the sets before, no size is a hint, and what is compiled is so at other sizes.
+As in the sets before, no size is a hint, and what is compiled is so at other sizes. Most sizes are
+those of the thirteenth set.
 """
 
 from __future__ import annotations
@@ -8,42 +9,38 @@ from __future__ import annotations
 import torch
 from tests.benchmarks import adjacent_functions as of
 from tests.benchmarks import sweep_functions as first
+from tests.benchmarks.gpu_sweep_kindred import FEW, MIDDLE, ROWS, SCANNED, WORDS
 from tests.benchmarks.sweeps import Sweep
 
 _BF16, _F16 = torch.bfloat16, torch.float16
-_MIDDLE = (2040, 1984)
-_ROWS = ((6007, 4096), (100_003, 257), (1, 5120), (300, 128_256))
-_FEW = ((6007, 4096), (70_001, 257), (50, 13_824))
-_WORDS = ((3001, 5120), (513, 32_003), (61, 128_256))
-_SCANNED = ((3001, 4099), (70_001, 129), (50, 32_003))
 _TALL = ((6007, 4096), (70_001, 257), (513, 32_003))
 
 ADJACENT_SWEEPS: tuple[Sweep, ...] = (
-    Sweep("masked_logsumexp", of.masked_logsumexp, first.two_matrices, _MIDDLE, _ROWS, _BF16,
+    Sweep("masked_logsumexp", of.masked_logsumexp, first.two_matrices, MIDDLE, ROWS, _BF16,
           prepare=of.mostly_seen),
-    Sweep("shares_dropped", of.shares_dropped, first.two_matrices, _MIDDLE, _ROWS, _F16,
+    Sweep("shares_dropped", of.shares_dropped, first.two_matrices, MIDDLE, ROWS, _F16,
           prepare=of.mostly_seen),
-    Sweep("mean_cross_entropy", of.mean_cross_entropy, of.logits_and_rows, _MIDDLE, _WORDS, _BF16,
+    Sweep("mean_cross_entropy", of.mean_cross_entropy, of.logits_and_rows, MIDDLE, WORDS, _BF16,
           prepare=of.labels_and_ignored),
     Sweep("cross_entropy_of_pixels", of.cross_entropy_of_pixels, of.logits_and_pixels,
           (20, 160, 60, 48), ((60, 19, 257, 255), (5, 150, 301, 299), (300, 21, 33, 31)),
           prepare=of.labels_and_ignored),
-    Sweep("dropped_rms_norm", of.dropped_rms_norm, first.matrix_and_rows(1, matrices=3), _MIDDLE,
-          _FEW, _BF16, prepare=of.row_kept),
-    Sweep("rms_norm_to_f8", of.rms_norm_to_f8, of.two_weight_and_scalar, _MIDDLE,
+    Sweep("dropped_rms_norm", of.dropped_rms_norm, first.matrix_and_rows(1, matrices=3), MIDDLE,
+          FEW, _BF16, prepare=of.row_kept),
+    Sweep("rms_norm_to_f8", of.rms_norm_to_f8, of.two_weight_and_scalar, MIDDLE,
           ((6007, 4096), (100_003, 257), (1, 5120)), _BF16, prepare=of.scale_last),
-    Sweep("layer_norm_gradients", of.layer_norm_gradients, of.two_weight_and_moments, _MIDDLE,
-          _FEW, _BF16, prepare=of.moments_kept, magnitudes=of.layer_norm_gradient_magnitudes),
-    Sweep("layer_norm_and_moments", of.layer_norm_and_moments, first.matrix_and_rows(2), _MIDDLE,
-          _ROWS, _F16, magnitudes=of.layer_norm_and_moment_magnitudes),
-    Sweep("packed_geglu", of.packed_geglu, of.halves_and_bias, _MIDDLE,
+    Sweep("layer_norm_gradients", of.layer_norm_gradients, of.two_weight_and_moments, MIDDLE,
+          FEW, _BF16, prepare=of.moments_kept, magnitudes=of.layer_norm_gradient_magnitudes),
+    Sweep("layer_norm_and_moments", of.layer_norm_and_moments, first.matrix_and_rows(2), MIDDLE,
+          ROWS, _F16, magnitudes=of.layer_norm_and_moment_magnitudes),
+    Sweep("packed_geglu", of.packed_geglu, of.halves_and_bias, MIDDLE,
           ((6007, 2880), (70_001, 257), (1, 14_336)), _BF16,
           beside=lambda _, size: (2 * size,)),
-    Sweep("packed_swiglu_again", of.packed_swiglu_again, of.gradient_and_halves, _MIDDLE,
+    Sweep("packed_swiglu_again", of.packed_swiglu_again, of.gradient_and_halves, MIDDLE,
           ((6007, 2880), (70_001, 257), (50, 13_824)), _BF16,
           beside=lambda _, size: (2 * size,)),
-    Sweep("column_logsumexp", of.column_logsumexp, first.matrix, _MIDDLE, _TALL, _BF16),
-    Sweep("column_moments", of.column_moments, first.matrix, _MIDDLE, _TALL,
+    Sweep("column_logsumexp", of.column_logsumexp, first.matrix, MIDDLE, _TALL, _BF16),
+    Sweep("column_moments", of.column_moments, first.matrix, MIDDLE, _TALL,
           magnitudes=of.column_moment_magnitudes),
     Sweep("mx_both_ways", of.mx_both_ways, first.matrix, (2048, 1984),
           ((6016, 4096), (30_016, 384), (96, 13_824)), _BF16, unit=first.BLOCK),
@@ -57,10 +54,10 @@ ADJACENT_SWEEPS: tuple[Sweep, ...] = (
           ((61, 509, 1021), (3, 8191, 1024), (1000, 50, 768)), _F16),
     Sweep("experts_counted", of.experts_counted, first.matrix, (2040, 96),
           ((8191, 64), (30_011, 160), (50, 256)), _BF16),
-    Sweep("largest_of_columns", of.largest_of_columns, first.matrix, _MIDDLE, _TALL, _BF16),
-    Sweep("exclusive_cumsum", of.exclusive_cumsum, first.two_matrices, _MIDDLE, _SCANNED,
+    Sweep("largest_of_columns", of.largest_of_columns, first.matrix, MIDDLE, _TALL, _BF16),
+    Sweep("exclusive_cumsum", of.exclusive_cumsum, first.two_matrices, MIDDLE, SCANNED,
           prepare=of.mostly_seen, magnitudes=of.exclusive_cumsum_magnitudes),
-    Sweep("drawdowns", of.drawdowns, first.matrix, _MIDDLE,
+    Sweep("drawdowns", of.drawdowns, first.matrix, MIDDLE,
           ((4099, 3001), (129, 70_001), (32_003, 50)), prepare=of.positive_prices),
     Sweep("channels_last_biased", of.channels_last_biased, of.images_and_bias, (20, 160, 60, 48),
           ((60, 200, 57, 56), (5, 96, 301, 299), (300, 640, 14, 13)), _F16),
@@ -80,7 +77,7 @@ ADJACENT_SWEEPS: tuple[Sweep, ...] = (
     Sweep("dequantise_transposed", of.dequantise_transposed, of.transposed_and_two_columns,
           (1984, 2040), ((11_008, 4099), (509, 14_336), (30_011, 384)), _BF16,
           prepare=of.codes_i8),
-    Sweep("three_norms", of.three_norms, first.matrix, _MIDDLE, _ROWS, _F16),
+    Sweep("three_norms", of.three_norms, first.matrix, MIDDLE, ROWS, _F16),
     Sweep("weighted_bag", of.weighted_bag, of.table_and_weighted, (1000, 5000, 16, 224),
           ((9001, 100_003, 20, 256), (70_001, 3001, 7, 33), (16, 100_003, 100, 768)), _BF16,
           prepare=of.weighted_lists, read_in_part=True, magnitudes=of.weighted_bag_magnitudes),

@@ -12,11 +12,11 @@ from tests.benchmarks import sweep_functions as first
 from tests.benchmarks.sweeps import Sweep
 
 _BF16, _F16 = torch.bfloat16, torch.float16
-_MIDDLE = (2040, 1984)
-_ROWS = ((6007, 4096), (100_003, 257), (1, 5120), (300, 128_256))
-_FEW = ((6007, 4096), (70_001, 257), (50, 13_824))
-_WORDS = ((3001, 5120), (513, 32_003), (61, 128_256))
-_SCANNED = ((3001, 4099), (70_001, 129), (50, 32_003))
+MIDDLE = (2040, 1984)
+ROWS = ((6007, 4096), (100_003, 257), (1, 5120), (300, 128_256))
+FEW = ((6007, 4096), (70_001, 257), (50, 13_824))
+WORDS = ((3001, 5120), (513, 32_003), (61, 128_256))
+SCANNED = ((3001, 4099), (70_001, 129), (50, 32_003))
 _BLOCKS = ((6007, 4096), (30_011, 384), (50, 13_824))
 _TURNED = ((4099, 5120), (30_011, 384), (128, 60_032))
 _HEADS = ((8191, 32, 128), (30_011, 7, 66), (1, 40, 96))
@@ -25,23 +25,23 @@ _PLANES = ((61, 509, 1021), (3, 8191, 1024), (1000, 50, 768))
 KINDRED_SWEEPS: tuple[Sweep, ...] = (
     Sweep("softmax_of_classes", of.softmax_of_classes, others.images_alone, (20, 160, 60, 48),
           ((60, 19, 257, 255), (5, 150, 301, 299), (300, 1000, 7, 9)), _BF16),
-    Sweep("softmax_of_two", of.softmax_of_two, of.two_and_scalar, _MIDDLE, _ROWS, _F16,
+    Sweep("softmax_of_two", of.softmax_of_two, of.two_and_scalar, MIDDLE, ROWS, _F16,
           prepare=of.positive_temperature),
-    Sweep("logs_and_entropy", of.logs_and_entropy, first.matrix, _MIDDLE, _WORDS, _BF16),
-    Sweep("logs_of_choices", of.logs_of_choices, of.logits_and_choices, _MIDDLE, _WORDS,
+    Sweep("logs_and_entropy", of.logs_and_entropy, first.matrix, MIDDLE, WORDS, _BF16),
+    Sweep("logs_of_choices", of.logs_of_choices, of.logits_and_choices, MIDDLE, WORDS,
           prepare=of.places_of_choices, beside=lambda *_: (of.CHOICES,)),
-    Sweep("rms_norm_twice_stored", of.rms_norm_twice_stored, first.matrix_and_rows(1), _MIDDLE,
-          _ROWS, _BF16),
+    Sweep("rms_norm_twice_stored", of.rms_norm_twice_stored, first.matrix_and_rows(1), MIDDLE,
+          ROWS, _BF16),
     Sweep("heads_normed_from_one", of.heads_normed_from_one, of.heads_and_weight, (2040, 12, 72),
           _HEADS, _F16),
-    Sweep("layer_norm_alone", of.layer_norm_alone, first.matrix, _MIDDLE, _ROWS, _BF16),
-    Sweep("norm_after", of.norm_after, first.matrix_and_rows(3, matrices=2), _MIDDLE, _FEW, _F16),
-    Sweep("clamped_swiglu", of.clamped_swiglu, of.alternating, _MIDDLE,
+    Sweep("layer_norm_alone", of.layer_norm_alone, first.matrix, MIDDLE, ROWS, _BF16),
+    Sweep("norm_after", of.norm_after, first.matrix_and_rows(3, matrices=2), MIDDLE, FEW, _F16),
+    Sweep("clamped_swiglu", of.clamped_swiglu, of.alternating, MIDDLE,
           ((6007, 2880), (70_001, 257), (1, 14_336)), _BF16,
           beside=lambda _, size: (2 * size,)),
-    Sweep("reglu_biases", of.reglu_biases, first.matrix_and_rows(2, matrices=2), _MIDDLE, _FEW),
-    Sweep("column_norms", of.column_norms, first.matrix, _MIDDLE, _ROWS, _BF16),
-    Sweep("column_range", of.column_range, first.matrix, _MIDDLE, _ROWS, _F16),
+    Sweep("reglu_biases", of.reglu_biases, first.matrix_and_rows(2, matrices=2), MIDDLE, FEW),
+    Sweep("column_norms", of.column_norms, first.matrix, MIDDLE, ROWS, _BF16),
+    Sweep("column_range", of.column_range, first.matrix, MIDDLE, ROWS, _F16),
     Sweep("blocks_f8_by_powers", of.blocks_f8_by_powers, first.matrix, (2040, 1920), _BLOCKS,
           _BF16, unit=of.LARGE_BLOCK),
     Sweep("mxfp4", of.mxfp4, first.matrix, (2040, 1984),
@@ -55,11 +55,11 @@ KINDRED_SWEEPS: tuple[Sweep, ...] = (
     Sweep("moments_of_last", of.moments_of_last, of.images_last, (20, 60, 48, 160),
           ((60, 57, 56, 200), (5, 301, 299, 96), (300, 14, 13, 640)),
           magnitudes=of.moments_of_last_magnitudes),
-    Sweep("nearest_codes", of.nearest_codes, first.matrix_and_rows(1), _MIDDLE,
+    Sweep("nearest_codes", of.nearest_codes, first.matrix_and_rows(1), MIDDLE,
           ((8191, 1024), (70_001, 509), (300, 16_411)), _BF16),
-    Sweep("best_and_logsumexp", of.best_and_logsumexp, first.matrix, _MIDDLE, _WORDS, _BF16),
-    Sweep("logcumsumexp", of.logcumsumexp, first.matrix, _MIDDLE, _SCANNED),
-    Sweep("cummax", of.cummax, first.matrix, _MIDDLE, _SCANNED, _BF16),
+    Sweep("best_and_logsumexp", of.best_and_logsumexp, first.matrix, MIDDLE, WORDS, _BF16),
+    Sweep("logcumsumexp", of.logcumsumexp, first.matrix, MIDDLE, SCANNED),
+    Sweep("cummax", of.cummax, first.matrix, MIDDLE, SCANNED, _BF16),
     Sweep("permuted_scaled", of.permuted_scaled, of.planes_and_two, (120, 136, 150),
           ((61, 509, 1021), (1009, 127, 515), (100_003, 3, 32)), _F16),
     Sweep("merged_heads_residual", of.merged_heads_residual, of.heads_and_residual,
@@ -74,6 +74,6 @@ KINDRED_SWEEPS: tuple[Sweep, ...] = (
     Sweep("dequantise_groups_of_rows", of.dequantise_groups_of_rows, of.groups_and_two,
           (1984, 2048), ((11_008, 4096), (509, 14_336), (30_011, 384)), _F16,
           prepare=of.codes_and_zeros, unit=of.LARGE_BLOCK),
-    Sweep("dequantise_u8_relu", of.dequantise_u8_relu, of.matrix_and_two_columns, _MIDDLE,
+    Sweep("dequantise_u8_relu", of.dequantise_u8_relu, of.matrix_and_two_columns, MIDDLE,
           ((6007, 4096), (100_003, 257), (50, 13_824)), _BF16, prepare=of.bytes_and_zeros),
 )  # fmt: skip
