@@ -285,22 +285,12 @@ def _told(kernel: ir.Kernel, taken: ir.Kernel, variable: str) -> frozenset[int]:
     A place that is outside is told where it is named. Only a part of a join, whose positions are
     clamped where it is not taken, names there what it also names where it is.
     """
-    moving, moving_within = _moving(kernel, variable), _moving(taken, variable)
+    moves, moves_within = (ir.varying_along(each, variable) for each in (kernel, taken))
     return frozenset(
         place
         for place, node in enumerate(kernel.body)
-        if isinstance(node, ir.Gather) and node.place not in moving - moving_within
+        if isinstance(node, ir.Gather) and (moves_within[node.place] or not moves[node.place])
     )
-
-
-def _moving(kernel: ir.Kernel, variable: str) -> frozenset[int]:
-    """The nodes that differ along a loop."""
-    found: set[int] = set()
-    for place, node in enumerate(kernel.body):
-        own = isinstance(node, ir.Indexed) and variable in ex.symbols_of(node.index)
-        if own or not found.isdisjoint(ir.operands_of(node)):
-            found.add(place)
-    return frozenset(found)
 
 
 def _needed(kernel: ir.Kernel, told: frozenset[int] = frozenset()) -> frozenset[int]:

@@ -414,6 +414,11 @@ def varying(kernel: Kernel) -> tuple[bool, ...]:
     return _varying(kernel, lambda name: name not in symbols, through_reduces=True)
 
 
+def varying_along(kernel: Kernel, variable: str) -> tuple[bool, ...]:
+    """For each body node, whether it varies along one loop; a reduce does if its operand does."""
+    return _varying(kernel, lambda name: name == variable, through_reduces=True)
+
+
 def _varying(
     kernel: Kernel, is_loop: Callable[[str], bool], *, through_reduces: bool = False
 ) -> tuple[bool, ...]:
