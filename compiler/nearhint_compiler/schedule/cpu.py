@@ -46,12 +46,12 @@ from math import inf, prod
 from nearhint_compiler.analysis.apart import FEW
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
 from nearhint_compiler.analysis.interleaved import is_interleaved
+from nearhint_compiler.analysis.fixed import written_at
 from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.analysis.parted import parted
 from nearhint_compiler.analysis.passes import plan_passes
 from nearhint_compiler.analysis.respace import respaced
-from nearhint_compiler.analysis.written_out import written_out
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import cpu_scattered
 from nearhint_compiler.schedule.cpu_facts import (
@@ -146,13 +146,14 @@ def candidates(
     cut = respaced(kernel)
     better: list[Schedule] = []
     if cut is not None and (not cut.facts or (dims is not None and cut.holds_at(dims))):
-        better = [_with(found, "spaced") for found in _ranked(cut.kernel, target, dims or {})]
+        better = [found.and_with(spaced=1) for found in _ranked(cut.kernel, target, dims or {})]
         better = better[: limit * SPACED_LIMIT // CANDIDATE_LIMIT]
-    written = written_out(kernel)
+    written = written_at(kernel, dims or {})
     if written is not None:
-        first = [_with(found, "written") for found in _ranked(written, target, dims or {})]
+        ranked = _ranked(written.kernel, target, dims or {})
+        first = [found.and_with(**written.options) for found in ranked]
         better = [*first[: limit * WRITTEN_LIMIT // CANDIDATE_LIMIT], *better]
-        if _is_first(kernel, default, written, first[0]):
+        if not written.sizes and _is_first(kernel, default, written.kernel, first[0]):
             return (*better, default, *others)[:limit]
     if cut is not None and not cut.facts and _fills_lanes(kernel, default, cut.kernel, better[0]):
         return (*better, default, *others)[:limit]
@@ -190,10 +191,6 @@ def _ranked(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[
     ranked = sorted(axes_of(kernel), key=lambda name: -score(kernel, name, lanes, dims))
     lanes = lanes_of(kernel, target, ranked[0]) if ranked else lanes
     return list(dict.fromkeys(_space(kernel, ranked, lanes, dims, bits=register_bits(target))))
-
-
-def _with(schedule: Schedule, option: str) -> Schedule:
-    return Schedule(schedule.family, (*schedule.options, (option, 1)))
 
 
 def _space(

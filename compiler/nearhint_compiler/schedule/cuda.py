@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from itertools import islice
 
 from nearhint_compiler.analysis.by_points import ATOMICS
+from nearhint_compiler.analysis.fixed import written_at
+from nearhint_compiler.analysis.multiples import size_multiple
 from nearhint_compiler.analysis.respace import respaced
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.schedule import (
@@ -34,6 +36,8 @@ from nearhint_rules.target import CudaDevice, Target
 CANDIDATE_LIMIT = 24
 SPACED_LIMIT = 10
 """Candidates whose loops are cut, of all."""
+WRITTEN_LIMIT = 8
+"""Candidates whose last loops are written out, of all."""
 E4M3, E4M3_CAPABILITY = "f8e4m3fn", 89
 """A dtype that Triton has from this compute capability on, where there are instructions for it."""
 
@@ -55,11 +59,11 @@ def candidates(
         return tuple(dict.fromkeys(cuda_scattered.schedules(kernel, target, dims)))
     module = cuda_reductions if kernel.reduction else cuda_pointwise
     default, *others = dict.fromkeys(module.schedules(facts_of(kernel, target, dims)))
+    better = _written(kernel, target, dims or {})[: limit * WRITTEN_LIMIT // CANDIDATE_LIMIT]
     cut = respaced(kernel)
-    better: list[Schedule] = []
     if cut is not None and cut.holds_at(dims or dict.fromkeys(kernel.symbols, GENERIC_SIZE)):
         found = module.schedules(facts_of(cut.kernel, target, dims, cut_from=kernel))
-        better = list(islice(dict.fromkeys(found), limit * SPACED_LIMIT // CANDIDATE_LIMIT))
+        better += islice(dict.fromkeys(found), limit * SPACED_LIMIT // CANDIDATE_LIMIT)
     last = _without_promises(default)
     pointed = (
         tuple(block_pointers.twins(kernel, (default, *others))) if limit > CANDIDATE_LIMIT else ()
@@ -67,6 +71,28 @@ def candidates(
     kept = [each for each in (default, *better, *others) if each != last]
     kept = [*kept[: limit - 1 - len(pointed)], *pointed]
     return (last, *kept) if default == last else (*kept, last)
+
+
+def _written(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> list[Schedule]:
+    """The schedules of what is written out at `dims`, the one held best first."""
+    written = written_at(kernel, dims)
+    if written is None:
+        return []
+    facts = facts_of(written.kernel, target, dims or None)
+    if written.kernel.reduction:
+        found = list(cuda_reductions.schedules(facts))
+    else:
+        best = cuda_pointwise.preferred(facts)
+        found = [*([best] if best is not None else []), *cuda_pointwise.schedules(facts)]
+    multiple = size_multiple(written.kernel)
+    promised = {} if multiple == size_multiple(kernel) else {"multiple": multiple}
+    return [
+        each.and_with(
+            **(promised if each["divisible"] and not each.get("multiple", 0) else {}),
+            **written.options,
+        )
+        for each in dict.fromkeys(found)
+    ]
 
 
 def _is_expressible(kernel: ir.Kernel, target: Target) -> bool:

@@ -18,6 +18,7 @@ from math import ceil, prod
 
 from nearhint_compiler.analysis.apart import shuffled
 from nearhint_compiler.analysis.by_points import by_points
+from nearhint_compiler.analysis.fixed import with_sizes
 from nearhint_compiler.analysis.folds import folded, folded_stores
 from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.online import SHARED, WALKED, depth_of, walks_of
@@ -106,6 +107,7 @@ def estimate(
     if ir.scatter_of(kernel) is not None:
         kernel = by_points(kernel)
     if schedule.get("written", 0):
+        kernel = with_sizes(kernel, schedule.sizes)
         kernel = written_out(kernel) or kernel
     device = target.device
     if isinstance(device, CudaDevice):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from nearhint_compiler.analysis.fixed import written_at
 from nearhint_compiler.analysis.multiples import SIZE_MULTIPLE
 from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.ir import nodes as ir
@@ -81,7 +82,7 @@ def firsts(
     least = min(held, key=estimates.__getitem__)
     # Estimates know neither that the steps of a scan wait for each other nor what divisions take,
     # or loads of every n-th element.
-    is_cut = any(held[0].get(name, 0) for name in ("spaced", "members"))
+    is_cut = any(held[0].get(name, 0) for name in ("spaced", "members", "written"))
     is_known = (target.kind == "cuda" and is_cut) or (has_scans(kernel) and held[0].family == TEAMS)
     best = held[0] if is_known or estimates[held[0]] <= better * estimates[least] else least
     known = default if target.kind == "cpu" else None
@@ -132,6 +133,8 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
     if turned := _promising(tuple(turned_rows(facts))):
         return (streamed(facts, turned[0]),)
     candidates = cuda.candidates(kernel, target, dims)
+    if (whole := _without_reduction(kernel, dims, candidates)) is not None:
+        return (whole, *_first_of_each([each for each in candidates if not each.get("written", 0)]))
     if are_pieces_timed(facts) or are_folds_beside(facts):
         # Which of them are faster shows in a contest alone.
         candidates = tuple(each for each in candidates if not each.get("fold", 0))
@@ -163,6 +166,17 @@ def _kinds(kernel: ir.Kernel, target: Target, dims: Mapping[str, int]) -> tuple[
         shorter = _walked_instead(facts, offered, held[0])
         return (shorter, *held) if shorter is not None else held
     return (*held, *walked)
+
+
+def _without_reduction(
+    kernel: ir.Kernel, dims: Mapping[str, int], candidates: Sequence[Schedule]
+) -> Schedule | None:
+    """The first candidate that has all terms of a sum written out: no lanes wait for each other,
+    nor are there any for terms that there are not."""
+    written = written_at(kernel, dims)
+    if not kernel.reduction or written is None or written.kernel.reduction:
+        return None
+    return next((each for each in candidates if each.get("written", 0)), None)
 
 
 def _offered(

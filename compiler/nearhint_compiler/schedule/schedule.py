@@ -15,6 +15,7 @@ from nearhint_compiler.errors import InvalidSchedule
 _RENAMED = {"near": ("order", 1), "band": ("order", -1)}
 """Options that older records have: what they are now, times what. A near tile went through bands of
 the axis before the last, a band through those of the last."""
+_SYMBOL = re.compile(r"k\d+")
 _TEXT = re.compile(r"[a-z]+\.[a-z0-9_]+(?: [a-z0-9_]+=-?\d{1,9}){0,16}")
 
 
@@ -35,6 +36,19 @@ class Schedule:
     def get(self, key: str, default: int) -> int:
         """The option `key`, or `default` where the Schedule does not have it."""
         return dict(self.options).get(key, default)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The options that say what sizes are: by symbols of the Kernel.
+
+        >>> parse_schedule("cuda.pointwise x=64 written=1 k2=3").sizes
+        {'k2': 3}
+        """
+        return {name: value for name, value in self.options if _SYMBOL.fullmatch(name)}
+
+    def and_with(self, **options: int) -> Schedule:
+        """The same with more options, behind all others."""
+        return Schedule(self.family, (*self.options, *options.items()))
 
     @property
     def target_kind(self) -> str:

@@ -56,6 +56,11 @@ CASES = [
     *tiled("halves_and_product_bf16", (5, 37)),
     *pointwise("clamped_flip_f32", (23,)),
     *pointwise("rotary_f16", (2, 3)),
+    Case(
+        "mixed_colours_f32",
+        "cuda.pointwise x=64 warps=4 index=32 aligned=1 divisible=0 written=1 k1=3",
+        (50, 3),
+    ),
     *rows("softmax_f32", (5, 37)),
     *rows("softmax_f32", (3, 64), special=True),
     *rows("softmax_f32", (1, 1)),

@@ -91,6 +91,10 @@ bring Guards, and make Triton load vectors. As they may, too:
     walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton.row`)
+    written  1 for the kernel whose last loops are written out (`analysis.written_out`)
+    k0, k1, ...
+             with `written`: what that symbol of the kernel has to be, a constant
+             (`analysis.fixed`), under a Guard
     block_pointers
              1 where some access can have one (`schedule.block_pointers`)
 """
