@@ -62,14 +62,15 @@ def choose(
     """The Schedules to try at `dims`, by the Kernel's symbols.
 
     `effort` "quick": a few of different families; "full": the candidates; "max": the whole space.
-    `transferred` have won elsewhere, and are considered after the default. None where the Target
-    cannot run the Kernel.
+    `transferred` have won elsewhere, and are considered after the default, but not what needs other
+    sizes than `dims`. None where the Target cannot run the Kernel.
     """
     module = cpu if target.kind == "cpu" else cuda
     limit = MAX_LIMIT if effort == MAX else module.CANDIDATE_LIMIT
     offered = module.candidates(kernel, target, dims, limit=limit)
     if not offered:
         return Choice(())
+    transferred = [each for each in transferred if each.sizes.items() <= dims.items()]
     space = tuple(dict.fromkeys((offered[0], *transferred, *offered[1:])))
     kept = {space[0], space[-1]} if target.kind == "cuda" else {space[0]}
     estimates = [estimate(kernel, each, target, dims, threads=threads) for each in space]

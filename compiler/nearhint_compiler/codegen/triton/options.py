@@ -21,7 +21,9 @@ Families (options in order; every block size is a power of two):
 
 Bit i of `cuts` is set where an axis ends with loop p{i}. All have warps, index, aligned, divisible
 and, as they may, spaced: 1 for the kernel as `analysis.respace` cuts its loops, under the Guard
-that this needs. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
+that this needs; written: 1 for it with its last loops written out (`analysis.written_out`), and
+with that k0, k1, ...: what a symbol of the kernel has to be, a constant (`analysis.fixed`), under a
+Guard. `index` is 32 or 64, the width of index arithmetic; 32 brings Guards. `aligned` 1
 promises 16-byte pointers, and bit i of `divisible` promises that symbol i is a multiple of what
 `multiple` says, without it of 16, or of as many as reductions need (`analysis.multiples`): both
 bring Guards, and make Triton load vectors. As they may, too:
@@ -91,10 +93,6 @@ bring Guards, and make Triton load vectors. As they may, too:
     walks    1 for teams that walk their parts, in any number of steps, and once more when they met
     r1       the r elements of a block are a tile of two axes, r1 of them along the innermost
              reduction loop (`codegen.triton.row`)
-    written  1 for the kernel whose last loops are written out (`analysis.written_out`)
-    k0, k1, ...
-             with `written`: what that symbol of the kernel has to be, a constant
-             (`analysis.fixed`), under a Guard
     block_pointers
              1 where some access can have one (`schedule.block_pointers`)
 """
