@@ -83,9 +83,12 @@ def written_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Written | None:
 
 
 def _few_points(kernel: ir.Kernel, dims: Mapping[str, int]) -> dict[str, int]:
-    """The symbols that are the lengths of last loops, where these have few points."""
+    """The symbols that are the lengths of last loops, where these have few points.
+
+    Of the points, one loop stays.
+    """
     found: dict[str, int] = {}
-    for space in (kernel.pointwise, kernel.reduction):
+    for space in (kernel.pointwise[1:], kernel.reduction):
         points = 1
         for extent in reversed(space):
             points *= ex.evaluate(extent, dims)

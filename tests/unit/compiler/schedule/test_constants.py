@@ -65,6 +65,8 @@ def test_a_kernel_with_constants_has_the_arguments_that_it_had() -> None:
     assert found is not None
     assert (found.sizes, found.kernel.reduction) == ({"k1": 3}, ())
     assert found.kernel.symbols == with_sizes(COLOURS, {"k1": 3}).symbols == COLOURS.symbols
+    few_rows = written_at(COLOURS, {"k0": 2, "k1": 3})
+    assert few_rows is not None and few_rows.sizes == {"k1": 3}
     assert written_at(COLOURS, {"k0": 4000, "k1": 300}) is None
     assert written_at(COLOURS, {}) is None
 
