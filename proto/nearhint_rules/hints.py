@@ -25,23 +25,20 @@ WITNESS_MOVED = 3
 
 
 def bucket_size(size: int) -> int:
-    """2^round(log2 size), exactly; 3 for 3; 0 below 1, where nothing is tuned.
+    """2^round(log2 size), exactly; 0 below 1, where nothing is tuned.
 
     The boundary between 2^k and 2^(k+1) is 2^k * sqrt(2), which is never an integer: there is no
     tie to break. Below it size^2 < 2^(2k+1), above it size^2 > 2^(2k+1).
 
-    Three colours or coordinates are a third less work than four, and a size that stays what it is:
-    Variants of loops written out for it need it as their hint.
-
-    >>> [bucket_size(size) for size in (1, 2, 3, 4, 5, 6, 11, 12, 181, 182)]
-    [1, 2, 3, 4, 4, 8, 8, 16, 128, 256]
+    >>> [bucket_size(size) for size in (1, 2, 3, 5, 6, 11, 12, 181, 182)]
+    [1, 2, 4, 4, 8, 8, 16, 128, 256]
     """
-    return 1 << ((size * size).bit_length() >> 1) if size > 3 else max(size, 0)
+    return 1 << ((size * size).bit_length() >> 1) if size > 0 else 0
 
 
 def bucket(dims: Sequence[int]) -> tuple[int, ...]:
-    """The bucket of sizes, which is also its hint: `bucket_size` of each."""
-    return tuple([1 << ((dim * dim).bit_length() >> 1) if dim > 3 else max(dim, 0) for dim in dims])
+    """The bucket of sizes, which is also its hint: one power of two for each."""
+    return tuple([1 << ((dim * dim).bit_length() >> 1) if dim > 0 else 0 for dim in dims])
 
 
 def bucket_tiers(table: Table) -> dict[tuple[str, tuple[int, ...]], int]:

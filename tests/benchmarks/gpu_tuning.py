@@ -19,6 +19,7 @@ from tests.benchmarks.sweeps import Sizes, Sweep, axes_of, bound_at, marked, one
 from tests.benchmarks.warm_pool import fresh_state
 
 from nearhint.readiness import SettleReport
+from nearhint_rules.hints import bucket
 from nearhint_rules.plan import Launch
 
 MEASURE_MEMORY_BYTES = 8 << 30
@@ -59,13 +60,18 @@ class Captured:
         )
 
     def want_hints(self, mode: str) -> None:
-        """Asks for the Kernels at the hints of the sizes that are measured."""
+        """Asks for the Kernels at the hints of the sizes that are measured.
+
+        A size beside those, which is the same in all calls, is its own hint, and is named.
+        """
         for call, start in zip(self.calls, self.starts, strict=False):
             axes = axes_of(call.graph._read_sizes(call.arguments), self.sweep.bindable(start))
             for sizes in hints_of(self.sweep, mode):
                 if ones_of(self.sweep, sizes) == ones_of(self.sweep, start):
                     bound = bound_at(axes, self.sweep.bindable(sizes))
-                    call.handle.want(call.graph._resolver.sizes(bound))
+                    beside = self.sweep.beside(*sizes)
+                    want = call.handle.want_exactly if bucket(beside) != beside else call.handle.want
+                    want(call.graph._resolver.sizes(bound))
 
     def forget(self) -> None:
         """Has torch let go of what it keeps beside the function."""
