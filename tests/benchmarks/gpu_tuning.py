@@ -70,7 +70,9 @@ class Captured:
                 if ones_of(self.sweep, sizes) == ones_of(self.sweep, start):
                     bound = bound_at(axes, self.sweep.bindable(sizes))
                     beside = self.sweep.beside(*sizes)
-                    want = call.handle.want_exactly if bucket(beside) != beside else call.handle.want
+                    want = (
+                        call.handle.want_exactly if bucket(beside) != beside else call.handle.want
+                    )
                     want(call.graph._resolver.sizes(bound))
 
     def forget(self) -> None:
