@@ -153,6 +153,13 @@ class ToolchainMissing(DaemonError):
     hint = "install a C compiler (cpu) or Triton (cuda) where the daemon runs"
 
 
+class CapabilityUnknown(DaemonError):
+    """A Target names a compute capability that there is not, or that nothing compiles for."""
+
+    code = "CAPABILITY_UNKNOWN"
+    hint = "`nearhint policy DEVICE --json` prints the device where it is"
+
+
 class NoVariant(DaemonError):
     """Every candidate of a Kernel failed; the Fallback serves."""
 
@@ -338,6 +345,7 @@ STATUS_OF_CODE: Mapping[str, str] = {
     "KEY_QUARANTINED": "FAILED_PRECONDITION",
     "NO_DEVICE": "FAILED_PRECONDITION",
     "TOOLCHAIN_MISSING": "FAILED_PRECONDITION",
+    "CAPABILITY_UNKNOWN": "INVALID_ARGUMENT",
     "NO_VARIANT": "FAILED_PRECONDITION",
     "LOWERING_WRONG": "FAILED_PRECONDITION",
     "SEARCH_FAILED": "ABORTED",

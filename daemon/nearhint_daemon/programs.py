@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nearhint_daemon.arrivals import Arrivals
 from nearhint_daemon.errors import (
+    CapabilityUnknown,
     KernelUnknown,
     KeyQuarantined,
     StoreFull,
@@ -37,7 +38,7 @@ from nearhint_proto.v1 import program_pb2, types_pb2
 from nearhint_proto.v1 import worker_pb2 as pb
 from nearhint_rules.errors import RulesError
 from nearhint_rules.plan import Fallback, Launch
-from nearhint_rules.target import Device, Target
+from nearhint_rules.target import CudaDevice, Device, Target, capability_problem
 
 LOWER = "lower"
 KEPT_LIMIT = 64
@@ -93,8 +94,11 @@ class Programs:
     ) -> Registered:
         """Reads and keeps a Program and its Target.
 
-        Raises `InvalidProgram`, `ToolchainMissing`, or `StoreFull` for a new one while `is_full`.
+        Raises `InvalidProgram`, `CapabilityUnknown`, `ToolchainMissing`, or `StoreFull` for a new
+        one while `is_full`.
         """
+        if isinstance(device, CudaDevice) and (problem := capability_problem(device.capability)):
+            raise CapabilityUnknown(problem, field="device.capability")
         arrived = await self._arrivals.read(program)
         target = Target(device, await self._workshop.toolchain(_kind(device)))
         self._sightings.note(namespace, arrived.id)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from nearhint_daemon.devices import Devices
 from nearhint_daemon.errors import (
+    CapabilityUnknown,
     DaemonError,
     DeviceFull,
     HintTooLarge,
@@ -55,6 +56,7 @@ WORKER_CODES: Mapping[str, type[DaemonError]] = {
     "COMPILER_KILLED": DeviceFull,
     "DISK_FULL": ScratchFull,
     "TOOLCHAIN_CHANGED": ToolchainMissing,
+    "CAPABILITY_UNKNOWN": CapabilityUnknown,
 }
 BENCH_CODES: Mapping[str, type[DaemonError]] = {**WORKER_CODES, "OUT_OF_MEMORY": DeviceFull}
 """A compile worker without memory has reached a limit of its own, by what it was to compile."""

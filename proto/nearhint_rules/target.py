@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from nearhint_rules.canonical import identity
+
+CAPABILITIES: Mapping[int, str] = {
+    70: "Volta",
+    72: "Volta",
+    75: "Turing",
+    80: "Ampere",
+    86: "Ampere",
+    87: "Ampere",
+    89: "Ada",
+    90: "Hopper",
+    100: "Blackwell",
+    103: "Blackwell",
+    110: "Blackwell",
+    120: "Blackwell",
+    121: "Blackwell",
+}
+"""Compute capabilities that kernels are compiled for, and their architectures (CUDA C++ Programming
+Guide, "Compute Capabilities"). Of any other LLVM does not refuse a kernel: it ends the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +35,23 @@ class CpuDevice:
     model: str
     features: tuple[str, ...]
     libc: str
+
+
+def capability_problem(capability: int) -> str:
+    """Why nothing is compiled for a compute capability; empty where something is.
+
+    >>> capability_problem(90)
+    ''
+    >>> capability_problem(900).partition(";")[0]
+    'no such compute capability as 900'
+    """
+    if capability in CAPABILITIES:
+        return ""
+    known = [str(each) for each in CAPABILITIES]
+    near = difflib.get_close_matches(str(capability), known, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    named = ", ".join(f"{each} ({name})" for each, name in CAPABILITIES.items())
+    return f"no such compute capability as {capability}; known: {named}{meant}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from tests.integration.daemon_in_process import Running, running
 from tests.integration.fake_workers import CPU, SCHEDULES, FakeCompilePool, Refusal, chain
 from tests.integration.statuses import details
 
+from nearhint_daemon.store.rows import TargetRow
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2, operation_service_pb2
-from nearhint_rules.target import CpuDevice, Device
+from nearhint_rules.target import CpuDevice, CudaDevice, Device
 
 ELSEWHERE = CpuDevice("another model", ("avx2",), "glibc 2.36")
 KERNELS = 2
@@ -73,6 +74,25 @@ def test_tuning_takes_what_was_compiled_ahead(tmp_path: Path) -> None:
             assert (operation.total, operation.failed) == (2 * KERNELS, 0)
             assert daemon.compile.asked["compile_variant"] == before
             assert len(await daemon.client.tables_of(registered)) == KERNELS
+
+    asyncio.run(scenario())
+
+
+def test_a_target_of_a_capability_that_there_is_not_is_refused_and_not_kept(tmp_path: Path) -> None:
+    typed = CudaDevice("a GPU", 900, 132, 80 << 30, "580", 700)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as daemon:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await registered_for(daemon, typed)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            found = details(refused.value)
+            assert found == {"reason": "CAPABILITY_UNKNOWN", "field": "device.capability"}
+            said = refused.value.details() or ""
+            assert "90 (Hopper)" in said
+            assert said.endswith("did you mean 90?")
+            assert daemon.core.store.read_now(lambda reading: reading.count(TargetRow)) == 0
+            assert daemon.compile.asked["lower_program"] == 0
 
     asyncio.run(scenario())
 

@@ -364,12 +364,24 @@ class _Round:
         """What is done stays done."""
         held = self._held()  # before nothing waits any more
         problems = "; ".join(self._connection.get_status().problems)
+        self._find_compiled()
         self._cancel()
         for each in self._later:
             self._close(each.call, each.reason)
         for goal in self._unmet(self._open):
             self._problems[goal] = _unfinished(held.get(goal.target) or problems)
         self._report()
+
+    def _find_compiled(self) -> None:
+        """What was compiled before is in no Table: being asked for, it is done at once.
+
+        So far as nothing is under way, and no further than the first that is not done.
+        """
+        while self._calls and not self._flying and self._calls[0].program.wish.is_compiled_only:
+            if not self._ask(self._calls.popleft()):
+                break
+            for operation_id in list(self._flying):
+                self._look_at(operation_id)
 
     def _cancel(self) -> None:
         """Stops what nobody else waits for."""

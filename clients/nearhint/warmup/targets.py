@@ -19,7 +19,7 @@ from nearhint_proto import convert
 from nearhint_proto.v1 import types_pb2
 from nearhint_rules.errors import RulesError
 from nearhint_rules.program import Arg, Keyword, Program, TensorType, ValueType
-from nearhint_rules.target import CpuDevice, CudaDevice, Device, Target
+from nearhint_rules.target import CpuDevice, CudaDevice, Device, Target, capability_problem
 
 KINDS: Mapping[str, type[CpuDevice] | type[CudaDevice]] = {"cpu": CpuDevice, "cuda": CudaDevice}
 
@@ -60,9 +60,12 @@ def read_device(path: Path) -> Device:
             if isinstance(half, types_pb2.CpuDevice)
             else types_pb2.Device(cuda=half)
         )
-        return convert.device_from_proto(message)
+        device = convert.device_from_proto(message)
     except (TypeError, ValueError, RulesError) as error:
         raise InvalidManifest(path=path, key="device", problem=error) from error
+    if isinstance(device, CudaDevice) and (problem := capability_problem(device.capability)):
+        raise InvalidManifest(path=path, key="capability", problem=problem)
+    return device
 
 
 def _half(path: Path, content: object) -> dict[str, object]:

@@ -24,12 +24,17 @@ from typing import Any
 
 from nearhint_compiler.codegen.generated import Generated
 from nearhint_daemon.workers.built import Built
-from nearhint_daemon.workers.errors import CompileFailed, KernelOversized, RequestInvalid
+from nearhint_daemon.workers.errors import (
+    CapabilityUnknown,
+    CompileFailed,
+    KernelOversized,
+    RequestInvalid,
+)
 from nearhint_daemon.workers.libdevice import Libdevice
 from nearhint_daemon.workers.packed import scattered
 from nearhint_daemon.workers.refusals import refusal
 from nearhint_rules.artifact import CudaLaunch, NullArgument
-from nearhint_rules.target import CudaDevice, Target
+from nearhint_rules.target import CudaDevice, Target, capability_problem
 
 OPTIONS: Mapping[str, int] = {"enable_reflect_ftz": False, "sanitize_overflow": False}
 """libdevice keeps denormal numbers, as eager does. Checks for integer overflow are
@@ -98,12 +103,14 @@ def compile_cubin(
 ) -> Built:
     """Compiles Triton source in a fresh folder under `scratch`, faster with `libdevice`.
 
-    Raises `CompileFailed` with what Triton said, `DiskFull`, `CompilerKilled` and
-    `KernelOversized`.
+    Raises `CapabilityUnknown`, `CompileFailed` with what Triton said, `DiskFull`, `CompilerKilled`
+    and `KernelOversized`.
     """
     if not isinstance(target.device, CudaDevice) or not isinstance(generated.launch, CudaLaunch):
         raise RequestInvalid("Triton source for a Target that is no CUDA device")
     capability = target.device.capability
+    if problem := capability_problem(capability):
+        raise CapabilityUnknown(problem)
     log = io.StringIO()
     with tempfile.TemporaryDirectory(dir=scratch) as name, contextlib.redirect_stdout(log):
         try:

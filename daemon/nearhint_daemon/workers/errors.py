@@ -103,6 +103,12 @@ class CompileFailed(JobFailed):
     code = "COMPILE_FAILED"
 
 
+class CapabilityUnknown(JobFailed):
+    """The Target names a compute capability that there is not, or that nothing compiles for."""
+
+    code = "CAPABILITY_UNKNOWN"
+
+
 class KernelOversized(CompileFailed):
     """A cubin needs more registers or shared memory than a block has, or spills too much."""
 

@@ -22,7 +22,13 @@ from nearhint_compiler.schedule import candidates
 from nearhint_compiler.schedule.schedule import parse_schedule
 from nearhint_daemon.workers import cubin
 from nearhint_daemon.workers.cubin import compile_cubin, read_flags
-from nearhint_daemon.workers.errors import CompileFailed, CompilerKilled, DiskFull, KernelOversized
+from nearhint_daemon.workers.errors import (
+    CapabilityUnknown,
+    CompileFailed,
+    CompilerKilled,
+    DiskFull,
+    KernelOversized,
+)
 from nearhint_daemon.workers.libdevice import Libdevice
 from nearhint_rules import expr as ex
 from nearhint_rules.artifact import CudaLaunch, NullArgument
@@ -99,6 +105,16 @@ def test_every_op_compiles(dtype: str, capability: int, tmp_path: Path) -> None:
 def test_every_reduction_compiles(dtype: str, capability: int, tmp_path: Path) -> None:
     generated = generate(all_reductions(dtype), parse_schedule(LOOPED), target(capability))
     assert compile_cubin(generated, target(capability), scratch=tmp_path).binary.startswith(ELF)
+
+
+@pytest.mark.parametrize("capability", [20, 900])
+def test_a_capability_that_there_is_not_is_refused_and_ends_no_process(
+    capability: int, tmp_path: Path
+) -> None:
+    """LLVM would abort: it selects no instruction for a shuffle there."""
+    generated = generate(all_reductions("f32"), parse_schedule(LOOPED), target(capability))
+    with pytest.raises(CapabilityUnknown, match=f"no such compute capability as {capability}"):
+        compile_cubin(generated, target(capability), scratch=tmp_path)
 
 
 PROMISES = "index=32 aligned=0 divisible=0"

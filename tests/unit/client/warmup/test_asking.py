@@ -15,6 +15,7 @@ from nearhint.connection import Connection
 from nearhint.counters import Counters
 from nearhint.errors import DaemonUnreachable, DaemonUnready, Rejected
 from nearhint.testing import TARGET_ID, FakeDaemon
+from nearhint.warmup import asking
 from nearhint.warmup.asking import (
     AGAIN_ATTEMPTS,
     CALLS_IN_FLIGHT,
@@ -27,7 +28,7 @@ from nearhint.warmup.asking import (
     Outcome,
 )
 from nearhint.warmup.survey import BUDGET_ENDED, Goal, Wish
-from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2
+from nearhint_proto.v1 import admin_service_pb2, kernel_service_pb2, operation_service_pb2
 from nearhint_rules.companions import odd_below
 from nearhint_rules.hints import bucket, bucket_size
 from nearhint_rules.table import HINT_LIMIT
@@ -570,3 +571,27 @@ def test_what_is_only_compiled_is_done_when_its_jobs_are(daemon: FakeDaemon, sta
     (request,) = daemon.asked("EnsureKernels")
     assert request.compile_only
     assert outcome.problems == {}
+
+
+@pytest.mark.parametrize("compiled", [3, 1, 0])
+def test_a_budget_that_is_over_leaves_nothing_of_what_was_compiled_before(
+    daemon: FakeDaemon, stage: Stage, monkeypatch: pytest.MonkeyPatch, compiled: int
+) -> None:
+    """No Table has it: it is asked for, and what is not done at once ends the asking."""
+    monkeypatch.setattr(asking, "POINTS_A_CALL", 1)
+    done = operation_service_pb2.OPERATION_STATE_DONE
+    get_operation = Connection.get_operation
+
+    def get(self: Connection, name: str) -> operation_service_pb2.Operation:
+        if len(daemon.asked("EnsureKernels")) <= compiled:
+            return operation_service_pb2.Operation(id=name, state=done)
+        return get_operation(self, name)
+
+    monkeypatch.setattr(Connection, "get_operation", get)
+    only = replace(wish(4, 64, 1024), is_compiled_only=True)
+    outcome = stage.bring(only, deadline_s=0.0)
+    left = [4, 64, 1024][compiled:]
+    assert outcome.problems == dict.fromkeys(map(goal, left), BUDGET_ENDED)
+    assert len(daemon.asked("EnsureKernels")) == min(3, compiled + 1)
+    assert len(daemon.asked("CancelOperation")) == bool(left)
+    assert outcome.is_settled == (not left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,20 @@ def test_what_is_no_device_is_refused_with_its_key(tmp_path: Path, text: str, ke
     with pytest.raises(InvalidManifest) as caught:
         read_device(path)
     assert caught.value.fields["key"] == key
+
+
+@pytest.mark.parametrize(("typed", "meant"), [(900, 90), (20, 120), (0, 0)])
+def test_a_capability_that_there_is_not_is_refused_with_those_that_there_are(
+    tmp_path: Path, typed: int, meant: int
+) -> None:
+    path = tmp_path / "target.json"
+    path.write_text(json.dumps({"kind": "cuda", **asdict(replace(CUDA, capability=typed))}))
+    with pytest.raises(InvalidManifest) as caught:
+        read_device(path)
+    assert caught.value.fields["key"] == "capability"
+    assert f"no such compute capability as {typed}" in str(caught.value)
+    assert "90 (Hopper)" in str(caught.value)
+    assert str(caught.value).endswith(f"did you mean {meant}?") == bool(meant)
 
 
 def test_one_of_several_devices_is_printed_as_a_target_is_read(
