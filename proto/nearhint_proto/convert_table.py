@@ -71,7 +71,12 @@ def size_hint_from_proto(message: pb.SizeHint, *, field: str = "sizes") -> dict[
 
 def timing_to_proto(timing: Timing) -> pb.Timing:
     """The message of a timing."""
-    return pb.Timing(median_ns=timing.median_ns, spread=timing.spread, samples=timing.samples)
+    return pb.Timing(
+        median_ns=timing.median_ns,
+        spread=timing.spread,
+        samples=timing.samples,
+        disturbed=timing.disturbed,
+    )
 
 
 def timing_from_proto(message: pb.Timing, *, field: str = "timing") -> Timing:
@@ -82,6 +87,7 @@ def timing_from_proto(message: pb.Timing, *, field: str = "timing") -> Timing:
         median_ns=check_range(message.median_ns, 1, GENERATION_LIMIT, f"{field}.median_ns"),
         spread=message.spread,
         samples=message.samples,
+        disturbed=message.disturbed,
     )
 
 

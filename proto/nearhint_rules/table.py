@@ -27,11 +27,21 @@ PROBE_LIMIT = 32
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One Measurement as selection sees it: median in ns, spread relative to the median."""
+    """One Measurement as selection sees it: median in ns, spread relative to the median.
+
+    `disturbed` of its samples were taken while something else ran there, or heat slowed the device:
+    it had no others within its time.
+    """
 
     median_ns: int
     spread: float
     samples: int = 0
+    disturbed: int = 0
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether most of its samples were."""
+        return 2 * self.disturbed > self.samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,11 @@ class HintRow:
     ranked: tuple[tuple[int, Timing], ...]
     fallbacks: tuple[tuple[str, Timing], ...]
     tier: int = 1
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether what serves here was timed in a disturbed moment, and with it its contest."""
+        return bool(self.ranked) and self.ranked[0][1].is_disturbed
 
 
 @dataclass(frozen=True, slots=True)

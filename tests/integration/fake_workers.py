@@ -205,6 +205,8 @@ class Script:
     """Each contest: the size, and the Schedules that were in it."""
     transferred: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     """Each listing: the size, and the Schedules that won elsewhere."""
+    disturbed: Callable[[int], int] = lambda size: 0
+    """How many samples of a contest at a size are disturbed."""
 
     def faults(self, job: str, request: pb.WorkerRequest) -> pb.WorkerResponse | None:
         """Answers as the script says."""
@@ -242,7 +244,9 @@ class Script:
             candidates=[
                 pb.MeasuredCandidate(
                     id=key,
-                    timing=convert.timing_to_proto(Timing(self.median_ns(name, size), 0.001, 21)),
+                    timing=convert.timing_to_proto(
+                        Timing(self.median_ns(name, size), 0.001, 21, self.disturbed(size))
+                    ),
                 )
                 for key, name in names.items()
             ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from tests.integration.waiting import until
 
 from nearhint_daemon.jobs import JobSpec, Priority, queue
 from nearhint_daemon.restoring import RESTORE
-from nearhint_daemon.store.rows import JobRow, TargetRow
+from nearhint_daemon.store.rows import JobRow, MeasurementRow, TargetRow
 from nearhint_daemon.traffic.usage import Used
+from nearhint_daemon.tuning.idle_time import TIMED_AGAIN_LIMIT
 from nearhint_daemon.tuning.winners import TRANSFERRED
 from nearhint_proto import convert
 from nearhint_proto.v1 import kernel_service_pb2 as pb
@@ -49,8 +50,10 @@ def median_ns(name: str, size: int) -> int:
     return 100_000 + 10_000 * abs(width(name).bit_length() - (128).bit_length())
 
 
-def scripted() -> tuple[Script, FakeCompilePool, FakeBenchPool]:
-    script = Script(lambda size, effort: (DEFAULT, START), median_ns, beside)
+def scripted(
+    disturbed: Callable[[int], int] = lambda size: 0,
+) -> tuple[Script, FakeCompilePool, FakeBenchPool]:
+    script = Script(lambda size, effort: (DEFAULT, START), median_ns, beside, disturbed=disturbed)
     return script, FakeCompilePool(faults=script.faults), FakeBenchPool(faults=script.faults)
 
 
@@ -132,6 +135,62 @@ def test_the_hottest_hint_is_refined_in_idle_time_and_the_unused_never(tmp_path:
             # Of their companions no call has the sizes.
             tiers = {row.dims[0]: row.tier for row in table.hints}
             assert tiers == {63: 2, 64: 2, 251: 2, 256: 3, 1007: 2, 1024: 3}
+
+    asyncio.run(scenario())
+
+
+async def tiers_of(daemon: Running, registered: pb.RegisterProgramResponse) -> dict[int, int]:
+    (table,) = await daemon.client.tables_of(registered)
+    return {row.dims[0]: row.tier for row in table.hints}
+
+
+def test_what_was_timed_in_a_disturbed_moment_is_timed_again_first(tmp_path: Path) -> None:
+    """Though others are called more often, and whatever was refined since."""
+
+    async def scenario() -> None:
+        busy = {1024: 21}
+        script, compile_pool, bench = scripted(lambda size: busy.get(size, 10))
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            registered = await tuned_and_used(daemon)
+            (table,) = await daemon.client.tables_of(registered)
+            kept = {row.dims[0]: row.ranked[0].timing.disturbed for row in table.hints}
+            assert (kept[256], kept[1024]) == (10, 21)
+            rows = daemon.core.store.read_now(lambda reading: list(reading.where(MeasurementRow)))
+            assert {row.conditions for row in rows if row.dims == "1024"} == {
+                "warm, 1 thread, 21 of 21 samples disturbed"
+            }
+            done = len(script.timed)
+            for _ in range(2):
+                await daemon.core.idle_time.turn()
+            assert {size for size, _ in script.timed[done:]} == {1024}
+            # What serves and the default are timed before what lies beside it.
+            assert set(map(width, script.timed[done][1])) == {8, 32}
+            busy.clear()
+            done = len(script.timed)
+            await daemon.core.idle_time.turn()
+            assert {size for size, _ in script.timed[done:]} == {1024}
+            assert (await tiers_of(daemon, registered))[1024] == 3
+            done = len(script.timed)
+            for _ in range(3):
+                await daemon.core.idle_time.turn()
+            assert {size for size, _ in script.timed[done:]} == {256}
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_that_is_never_at_rest_is_not_measured_on_for_ever(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script, compile_pool, bench = scripted(lambda size: 21)
+        async with running(tmp_path, compile=compile_pool, bench=bench) as daemon:
+            await tuned_and_used(daemon)
+            done = len(script.timed)
+            for _ in range(2 * (TIMED_AGAIN_LIMIT + 3)):
+                await daemon.core.idle_time.turn()
+            walks = [size for size, names in script.timed[done:] if len(names) == 2]
+            assert 0 < walks.count(256) <= TIMED_AGAIN_LIMIT
+            last = len(script.timed)
+            await daemon.core.idle_time.turn()
+            assert len(script.timed) == last
 
     asyncio.run(scenario())
 

@@ -387,6 +387,7 @@ TIMINGS = st.builds(
     median_ns=st.sampled_from((900, 980, 990, 1000, 1010, 1500, 3000)),
     spread=st.sampled_from((0.0, 0.001, 0.01, 0.2)),
     samples=st.integers(0, 100),
+    disturbed=st.integers(0, 3),
 )
 FALLBACKS = ("f" * 64, "e" * 64)
 

@@ -31,7 +31,7 @@ def carried(
 
     >>> slow, fast = Timing(200, 0.01, 9), Timing(100, 0.01, 9)
     >>> carried({"default": slow, "other": Timing(300, 0.01, 9)}, {"default": fast})
-    {'other': Timing(median_ns=150, spread=0.01, samples=9)}
+    {'other': Timing(median_ns=150, spread=0.01, samples=9, disturbed=0)}
     """
     alone = {each: timing for each, timing in before.items() if each not in now}
     both = [each for each in before if each in now]

@@ -1,5 +1,8 @@
 """Idle time: hot hints are refined, one at a time, while there is nothing else to do.
 
+Hints whose timings were disturbed come first, at whatever tier: a machine that was busy throughout
+had no others then, and what serves there may be anything's.
+
 Only where a device's policy permits, and for a bounded share of the time: after each hint there is
 a pause in proportion to the time that workers had for it.
 """
@@ -9,23 +12,43 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from nearhint_daemon.devices import Devices
 from nearhint_daemon.errors import DaemonError, QueueFull, StoreReadOnly
 from nearhint_daemon.jobs import PASSING_CODES, JobQueue, JobSpec, Priority
 from nearhint_daemon.programs import Programs
+from nearhint_daemon.recent import Recent
 from nearhint_daemon.store import Store, queries
 from nearhint_daemon.store.rows import JobRow
 from nearhint_daemon.tables import TableIndex, TableKey
 from nearhint_daemon.traffic.histograms import Traffic
 from nearhint_daemon.tuning.tuning_jobs import Wish, refine_job, searches_of
 from nearhint_rules.metrics import Dims
+from nearhint_rules.table import HintRow
 
 IDLE_S = 30.0
 """How long nothing must have been to do, and the pause where there is nothing to refine."""
 KERNELS_A_TURN = 32
 """Kernels whose use is looked at in one turn."""
 REFINABLE_TIER = 2
+TIMED_AGAIN_LIMIT = 3
+"""So often, in a daemon's life, is a hint timed again whose timings were disturbed: a machine may
+never be at rest."""
+DISTURBED_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is to be refined next. `rank`: disturbed, never tried, how often it is called."""
+
+    spec: JobSpec
+    place: tuple[TableKey, Dims]
+    rank: tuple[bool, bool, float]
+
+    @property
+    def is_disturbed(self) -> bool:
+        return self.rank[0]
 
 
 class IdleTime:
@@ -53,6 +76,7 @@ class IdleTime:
         self._compiler_version = compiler_version
         self._looked_at = 0
         self._was_idle = False
+        self._timed_again = Recent[tuple[TableKey, Dims], int](DISTURBED_KEPT)
 
     async def turn(self) -> float:
         """Refines the hottest hint that is not refined, if nothing else is to do.
@@ -63,9 +87,12 @@ class IdleTime:
         was_idle, self._was_idle = self._was_idle, is_idle
         if not (is_idle and was_idle):
             return IDLE_S
-        spec = self._hottest()
-        if spec is None:
+        found = self._hottest()
+        if found is None:
             return IDLE_S
+        spec = found.spec
+        if found.is_disturbed:
+            self._timed_again.keep(found.place, 1 + (self._timed_again.get(found.place) or 0))
         ended = asyncio.Event()
         with suppress(QueueFull, StoreReadOnly):
             await self._jobs.ensure([spec])
@@ -75,22 +102,23 @@ class IdleTime:
                 return worked.seconds * (1.0 / self._share - 1.0)
         return IDLE_S
 
-    def _hottest(self) -> JobSpec | None:
+    def _hottest(self) -> _Found | None:
         keys = sorted(self._tables.every_key())
         start = self._looked_at % max(1, len(keys))
         self._looked_at = start + KERNELS_A_TURN
-        best: tuple[tuple[bool, float], JobSpec] | None = None
+        best: _Found | None = None
         for key in (*keys[start:], *keys[:start])[:KERNELS_A_TURN]:
             if not self._may_measure(key):
                 continue
-            for dims, count in self._refinable(key).items():
-                if not count or (best is not None and (True, count) <= best[0]):
+            for row, count in self._refinable(key):
+                again = self._is_timed_again(key, row)
+                if not count or (best is not None and (again, True, count) <= best.rank):
                     continue
-                found = self._spec(key, dims)
+                found = self._spec(key, row.dims, is_disturbed=again)
                 # What failed comes after all that was never tried, or nothing else might come.
-                if found is not None and (best is None or (found[1], count) > best[0]):
-                    best = (found[1], count), found[0]
-        return None if best is None else best[1]
+                if found is not None and (best is None or (again, found[1], count) > best.rank):
+                    best = _Found(found[0], (key, row.dims), (again, found[1], count))
+        return best
 
     def _may_measure(self, key: TableKey) -> bool:
         try:
@@ -101,22 +129,28 @@ class IdleTime:
             state.device == device and state.policy != "never" for state in self._devices.states()
         )
 
-    def _refinable(self, key: TableKey) -> dict[Dims, float]:
-        """The hints that were searched and not refined, and how much each is used."""
+    def _refinable(self, key: TableKey) -> list[tuple[HintRow, float]]:
+        """The hints that were searched and not refined, or are disturbed, and their uses."""
         table = self._tables.newest(key)
         if table is None:
-            return {}
+            return []
         uses = self._traffic.uses(table)
-        return {
-            row.dims: uses[row.dims]
+        return [
+            (row, uses[row.dims])
             for row in table.hints
-            if row.tier == REFINABLE_TIER and row.ranked
-        }
+            if row.ranked and (row.tier == REFINABLE_TIER or self._is_timed_again(key, row))
+        ]
 
-    def _spec(self, key: TableKey, dims: Dims) -> tuple[JobSpec, bool] | None:
+    def _is_timed_again(self, key: TableKey, row: HintRow) -> bool:
+        times = self._timed_again.get((key, row.dims)) or 0
+        return row.is_disturbed and row.tier >= REFINABLE_TIER and times < TIMED_AGAIN_LIMIT
+
+    def _spec(
+        self, key: TableKey, dims: Dims, *, is_disturbed: bool
+    ) -> tuple[JobSpec, bool] | None:
         """The job, as the search at this hint was asked for, and whether it was never tried.
 
-        None if it was done, or has failed for good.
+        None if it was done, unless its timings are disturbed, or has failed for good.
         """
         again: JobSpec | None = None
         rows: list[JobRow] = self._store.read_now(
@@ -147,6 +181,9 @@ class IdleTime:
             )
             if not known:
                 return spec, True
+            is_done = all(each.state == "done" for each in known.values())
+            if is_done and is_disturbed:
+                return replace(spec, is_repeatable=True), True
             if all(_may_pass(each) for each in known.values()):
                 again = spec
         return None if again is None else (again, False)

@@ -356,6 +356,7 @@ class Publisher:
         def row(
             kind: str, subject: str, artifact: str, schedule: str, timing: Timing, discarded: int
         ) -> MeasurementRow:
+            kept = f", {timing.disturbed} of {timing.samples} samples disturbed"
             return MeasurementRow(
                 id=0,
                 namespace=task.kernel.namespace,
@@ -366,7 +367,7 @@ class Publisher:
                 artifact=artifact,
                 schedule=schedule,
                 dims=" ".join(map(str, task.dims)),
-                conditions=timed.conditions[:1000],
+                conditions=timed.conditions[:900] + (kept if timing.disturbed else ""),
                 threads=task.threads,
                 median_ns=timing.median_ns,
                 spread=timing.spread,

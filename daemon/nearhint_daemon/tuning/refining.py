@@ -2,7 +2,8 @@
 
 What lies one step from the winning Schedule is compiled, verified and timed against what serves;
 where one of them wins, what lies one step from it, and so on. Each contest is published at tier 3;
-inside the tie band the winner stays, so the walk ends.
+inside the tie band the winner stays, so the walk ends. Where the winner was timed in a disturbed
+moment, it is first timed again, with the best of those beside it.
 """
 
 from __future__ import annotations
@@ -45,10 +46,19 @@ class Refining:
     async def refine(self, row: JobRow, payload: Mapping[str, Any]) -> None:
         """Does one."""
         task = await self._tasks.of(row, payload)
+        await self._time_again(task)
         for _ in range(STEPS_LIMIT):
             async with self._contests.hint(task):
                 if not await self._step(task):
                     return
+
+    async def _time_again(self, task: Task) -> None:
+        """Of a hint that was timed in a disturbed moment, before anything is held against that."""
+        async with self._contests.hint(task):
+            table, row = self._searched(task)
+            if row.is_disturbed:
+                ready = await self._contests.ready(task, incumbents(table, task.dims))
+                await self._contests.hold(task, ready, tier=row.tier)
 
     async def _step(self, task: Task) -> bool:
         """One contest around the winner; whether another won it."""

@@ -97,6 +97,8 @@ class Contestant:
     rounds: list[int] = field(default_factory=list)
     """The round that each sample is of."""
     discarded: int = 0
+    disturbed: int = 0
+    """Samples that count though they were disturbed."""
     is_out: bool = False
     """It was clearly slower, and left."""
 
@@ -109,7 +111,8 @@ class Contestant:
     def timing(self) -> Timing:
         """Median and spread of the samples, of which there is at least one."""
         middle = statistics.median(self.samples)
-        return Timing(max(1, round(middle)), spread_of(self.samples), len(self.samples))
+        spread, count = spread_of(self.samples), len(self.samples)
+        return Timing(max(1, round(middle)), spread, count, self.disturbed)
 
 
 def spread_of(samples: Sequence[float]) -> float:
@@ -255,6 +258,7 @@ def _take(contestant: Contestant, clock: Clock, number: int, *, is_patient: bool
     else:
         contestant.samples.append(sample.ns)
         contestant.rounds.append(number)
+        contestant.disturbed += sample.is_disturbed
 
 
 def interval_of(samples: Sequence[float]) -> tuple[float, float]:

@@ -821,22 +821,26 @@ class Timing(_message.Message):
     MEDIAN_NS_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
+    DISTURBED_FIELD_NUMBER: _builtins.int
     median_ns: _builtins.int
     """The median in nanoseconds."""
     spread: _builtins.float
     """The spread relative to the median."""
     samples: _builtins.int
     """Samples kept."""
+    disturbed: _builtins.int
+    """Of these, how many were disturbed: none came undisturbed within the time."""
     def __init__(
         self,
         *,
         median_ns: _builtins.int = ...,
         spread: _builtins.float = ...,
         samples: _builtins.int = ...,
+        disturbed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["median_ns", b"median_ns", "samples", b"samples", "spread", b"spread"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disturbed", b"disturbed", "median_ns", b"median_ns", "samples", b"samples", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -194,6 +194,16 @@ def test_a_machine_that_is_never_quiet_is_measured_all_the_same() -> None:
     for contestant in contest(clock):
         assert len(contestant.samples) >= MIN_SAMPLES
         assert contestant.discarded <= DISCARDED_LIMIT * (MIN_SAMPLES + MAX_SAMPLES)
+        assert contestant.timing.disturbed > 0
+
+
+def test_samples_that_count_though_they_were_disturbed_are_told_beside_the_timing() -> None:
+    seldom = FakeClock({0: 1000.0, 1: 1000.0}, disturbed=lambda number: number % 5 == 0)
+    assert {each.timing.disturbed for each in contest(seldom)} == {0}
+    always = FakeClock({0: 2e8, 1: 5e8}, disturbed=lambda number: True)
+    for each in contest(always, protected=1, budget_s=1.0):
+        assert 0 < each.timing.disturbed <= each.timing.samples
+        assert each.timing.is_disturbed
 
 
 def test_long_calls_that_are_never_left_alone_do_not_outlast_the_budget_by_much() -> None:
