@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,9 +120,11 @@ def daemon_in(folder: Path, **options: object) -> Generator[DaemonProcess, None,
 
 
 @contextmanager
-def measuring_in(folder: Path) -> Generator[DaemonProcess, None, None]:
+def measuring_in(
+    folder: Path, *, flags: Sequence[str] = ()
+) -> Generator[DaemonProcess, None, None]:
     """A started daemon that compiles and measures on the CPU, each hint for 0.3 seconds."""
-    flags = ("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1")
-    with daemon_in(folder, module="nearhint_daemon", verb=("serve",), flags=flags) as process:
+    own = ("--devices", "cpu", "--measure-budget-s", "0.3", "--threads", "1", *flags)
+    with daemon_in(folder, module="nearhint_daemon", verb=("serve",), flags=own) as process:
         process.start()
         yield process

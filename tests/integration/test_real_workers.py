@@ -33,9 +33,14 @@ DEVICE_LIMIT_S = 60.0
 Scenario = Callable[[Client, admin_service_pb2.DeviceStatus], Coroutine[Any, Any, None]]
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Any:
-    with measuring_in(tmp_path) as process:
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One for all tests, each of which has a Program of its own; who kills it starts it again.
+
+    It does nothing that nobody asked for.
+    """
+    idle = ("--refine-share", "0", "--regret-share", "0")
+    with measuring_in(tmp_path_factory.mktemp("real"), flags=idle) as process:
         yield process
 
 
@@ -141,7 +146,7 @@ def test_regret_is_measured_on_the_device_and_known_afterwards(daemon: DaemonPro
     kernels: list[str] = []
 
     async def tune(client: Client, device: admin_service_pb2.DeviceStatus) -> None:
-        registered = await register(client, chain(1), device)
+        registered = await register(client, chain(3), device)
         await client.tuned(registered, 64, 2048)
         kernels.append(registered.plan.steps[0].launch.kernel)
 
@@ -171,7 +176,7 @@ def test_regret_is_measured_on_the_device_and_known_afterwards(daemon: DaemonPro
 
 def test_real_kernels_are_tuned_with_every_effort_and_explained(daemon: DaemonProcess) -> None:
     async def tune(client: Client, device: admin_service_pb2.DeviceStatus) -> None:
-        registered = await register(client, chain(1), device)
+        registered = await register(client, chain(4), device)
         (kernel,) = kernels_in(registered.plan)
         counts: list[int] = []
         for effort in (
@@ -215,12 +220,13 @@ def test_workers_die_with_a_killed_daemon(daemon: DaemonProcess) -> None:
     assert children
     daemon.kill()
     _, alive = psutil.wait_procs(children, timeout=10)
+    daemon.start()
     assert alive == []
 
 
 def test_a_killed_bench_worker_costs_no_job(daemon: DaemonProcess) -> None:
     async def scenario(client: Client, device: admin_service_pb2.DeviceStatus) -> None:
-        registered = await register(client, chain(2), device)
+        registered = await register(client, chain(5), device)
         operation = await client.ensure(registered, 64, 1024)
         for child in psutil.Process(daemon.pid).children():
             if "bench_worker" in " ".join(child.cmdline()):

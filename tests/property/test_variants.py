@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.property.examples import unshrunk
 from tests.property.kernels import kernels
 from tests.property.test_lowering import programs
+from tests.unit.workers.building import compiled
 
 from nearhint.launchers.detect import cpu_device
 from nearhint.launchers.detect_cuda import cuda_device
@@ -28,7 +29,6 @@ from nearhint_compiler.schedule import Schedule
 from nearhint_compiler.schedule.choice import MAX, choose
 from nearhint_compiler.schedule.neighbours import neighbours
 from nearhint_daemon.workers.cases import sizes_at
-from nearhint_daemon.workers.cc import compile_c
 from nearhint_daemon.workers.errors import KernelOversized
 from nearhint_daemon.workers.subjects import CpuSubject
 from nearhint_daemon.workers.toolchain import detect, for_kind
@@ -114,11 +114,10 @@ def test_any_variant_of_any_kernel_is_right_on_a_cpu(
     schedule = drawn_schedule(kernel, target, dims, data)
     generated = generate(kernel, schedule, target)
     with tempfile.TemporaryDirectory() as folder:
-        built = compile_c(generated, scratch=Path(folder))
-        reference = ArtifactRef(content_hash(built.binary), len(built.binary), built.launch)
+        binary, reference = compiled(generated, Path(folder))
         verdict = verify(
             kernel,
-            CpuSubject(built.binary, reference),
+            CpuSubject(binary, reference),
             generated.guard,
             [dims],
             threads=2,

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -116,9 +116,7 @@ INTRINSICS = "#include <immintrin.h>\n"
 @cache
 def intrinsics(flags: tuple[str, ...]) -> Path:
     """A header of the intrinsics beside what `cc` made of it, for these flags: half a compile."""
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder)
-    header = folder / "intrinsics.h"
+    header = Path(tempfile.mkdtemp(dir=_folder())) / "intrinsics.h"
     header.write_text(INTRINSICS)
     subprocess.run(["cc", "-fPIC", "-Wall", *flags, str(header)], check=True, timeout=100)
     return header
@@ -139,21 +137,44 @@ def compile_kernel(
     generated = generate(check_kernel(kernel), schedule, at)
     assert isinstance(generated.launch, CpuLaunch)
     number = len(list(directory.iterdir()))
-    source, shared = directory / f"k{number}.c", directory / f"k{number}.so"
-    source.write_text(generated.source)
-    stand_in = directory / f"omp{number}.c"
-    stand_in.write_text(_STAND_IN)
-    compiler = shutil.which("cc")
-    assert compiler, "these tests need a C compiler"
-    flags = (*generated.flags, *options)
-    known = ["-include", str(intrinsics(flags))] if INTRINSICS in generated.source else []
-    command = [
-        compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused", *known, str(source),
-        str(stand_in), "-o", str(shared), *flags,
-    ]  # fmt: skip
-    subprocess.run(command, check=True, timeout=100)
+    (directory / f"k{number}.c").write_text(generated.source)
+    # A copy: what is loaded again from the same file has the counts of before.
+    shared = directory / f"k{number}.so"
+    shutil.copyfile(_shared(generated.source, (*generated.flags, *options)), shared)
     library = ctypes.CDLL(str(shared))
     return Native(kernel, generated, library[generated.launch.entry], library)
+
+
+@cache
+def _folder() -> Path:
+    """For what is compiled once a process."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    return folder
+
+
+@cache
+def _stand_in() -> Path:
+    source, compiled = _folder() / "omp.c", _folder() / "omp.o"
+    source.write_text(_STAND_IN)
+    subprocess.run(["cc", "-O1", "-fPIC", "-c", source, "-o", compiled], check=True, timeout=100)
+    return compiled
+
+
+@lru_cache(maxsize=256)
+def _shared(source: str, flags: tuple[str, ...]) -> Path:
+    """The shared object of a source: several tests of a file may be about one."""
+    assert shutil.which("cc"), "these tests need a C compiler"
+    folder = Path(tempfile.mkdtemp(dir=_folder()))
+    written, shared = folder / "kernel.c", folder / "kernel.so"
+    written.write_text(source)
+    known = ["-include", str(intrinsics(flags))] if INTRINSICS in source else []
+    command = [
+        "cc", "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused", *known, str(written),
+        str(_stand_in()), "-o", str(shared), *flags,
+    ]  # fmt: skip
+    subprocess.run(command, check=True, timeout=100)
+    return shared
 
 
 def encode(dtype: str, values: Array) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ FUNCTIONS: Mapping[str, tuple[Exact, float]] = {
 """By op: the function in f64, and the greatest error allowed in ulp."""
 
 
+@cache
 def arguments() -> Array:
     spread = np.arange(0, 1 << 32, STEP, dtype=np.uint64).astype(np.uint32)
     places = np.array(AROUND, np.float32).view(np.uint32)
@@ -89,17 +91,22 @@ def compiled(op: str, level: str, lanes: int, folder: Path, *, dtype: str = "f32
     return compile_kernel(kernel, schedule, folder, at=F64_LEVELS[level])
 
 
+@cache
+def exact_values(op: str) -> Array:
+    """Of all `arguments`: the same whatever computes them."""
+    with np.errstate(all="ignore"):
+        return FUNCTIONS[op][0](arguments().astype(np.float64))
+
+
 @pytest.mark.parametrize("lanes", [1, 8, 16])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_elementary_functions_are_accurate(op: str, level: str, lanes: int, tmp_path: Path) -> None:
-    exact_of, bar = FUNCTIONS[op]
+    bar = FUNCTIONS[op][1]
     x = arguments()
     got = np.zeros_like(x)
     compiled(op, level, lanes, tmp_path).run((x.size,), [x, got])
-    with np.errstate(all="ignore"):
-        exact = exact_of(x.astype(np.float64))
-    errors = errors_in_ulp(got, exact)
+    errors = errors_in_ulp(got, exact_values(op))
     worst = int(np.argmax(errors))
     assert not np.isnan(got).any()
     assert errors[worst] <= bar, f"{op}({x[worst]!r}) = {got[worst]!r}, off by {errors[worst]:.2f}"
@@ -173,6 +180,21 @@ def test_composed_functions_are_accurate(op: str, level: str, lanes: int, tmp_pa
     assert_within(bar, got, exact, x)
 
 
+@cache
+def lgamma_arguments() -> Array:
+    random = np.random.default_rng(0)
+    drawn = np.concatenate([random.uniform(-size, size, 50_000) for size in (1.0, 4.0, 40.0)])
+    x = np.concatenate([arguments()[::4], drawn.astype(np.float32), np.arange(-9, 9)])
+    return x.astype(np.float32)
+
+
+@cache
+def lgamma_values() -> Array:
+    """Of all `lgamma_arguments`, and of one more than their sizes."""
+    x = lgamma_arguments().astype(np.float64)
+    return np.stack([lgamma(x), lgamma(1 + np.abs(x))])
+
+
 def lgamma(x: Array) -> Array:
     """That of whole numbers below 1 is infinite."""
     is_pole = (x <= 0) & (x == np.floor(x))
@@ -183,19 +205,16 @@ def lgamma(x: Array) -> Array:
 
 @pytest.mark.parametrize(("level", "lanes"), WIDTHS_OF_LEVELS)
 def test_the_logarithm_of_gamma_is_accurate(level: str, lanes: int, tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    drawn = np.concatenate([random.uniform(-size, size, 50_000) for size in (1.0, 4.0, 40.0)])
-    x = np.concatenate([arguments()[::4], drawn.astype(np.float32), np.arange(-9, 9)])
-    x = x.astype(np.float32)
+    x = lgamma_arguments()
     got = np.zeros_like(x)
     lowered("lgamma", 1, level, lanes, tmp_path).run((x.size,), [x, got])
-    exact = lgamma(x.astype(np.float64))
+    exact, of_sizes = lgamma_values()
     is_above = x >= 0
     assert_within(4.5, got[is_above], exact[is_above], x[is_above])
     # Below zero it is a difference, of what is as large as its larger part.
-    below, size = got[~is_above], np.abs(x[~is_above].astype(np.float64))
+    below = got[~is_above]
     away = np.abs(below - exact[~is_above])
-    parts = np.maximum(np.abs(lgamma(1 + size)), np.abs(exact[~is_above]))
+    parts = np.maximum(np.abs(of_sizes[~is_above]), np.abs(exact[~is_above]))
     unit = 2.0**-23 * np.maximum(parts, 1.0)
     is_same = below == exact[~is_above].astype(np.float32)
     assert (is_same | (away <= 4.0 * unit)).all()
@@ -209,6 +228,7 @@ def test_the_logarithm_of_gamma_is_eagers_where_it_is_special(tmp_path: Path) ->
     np.testing.assert_allclose(got, expected, rtol=3e-7)
 
 
+@cache
 def couples() -> tuple[Array, Array]:
     """Of all sizes each, of nearly one size, and plain numbers; of all signs."""
     random, count = np.random.default_rng(0), 100_000
@@ -275,6 +295,7 @@ F64_AROUND = (
 )
 
 
+@cache
 def f64_arguments() -> Array:
     random = np.random.default_rng(0)
     bits = random.integers(0, 1 << 64, 40_000, dtype=np.uint64)
@@ -286,18 +307,25 @@ def f64_arguments() -> Array:
     return np.ascontiguousarray(values[np.isfinite(values)])
 
 
+@cache
+def f64_values(op: str) -> tuple[Array, Array]:
+    """Arguments that an op takes, and the exact values."""
+    x = f64_arguments()
+    x = np.abs(x) if op in POSITIVE else x[x > -1] if op == "log1p" else x
+    with np.errstate(all="ignore"):
+        return x, F64_FUNCTIONS[op][0](x.astype(np.longdouble))
+
+
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no number that is more exact")
 @pytest.mark.parametrize("lanes", [4, 8])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("op", F64_FUNCTIONS)
 def test_f64_functions_are_accurate(op: str, level: str, lanes: int, tmp_path: Path) -> None:
-    exactly, bar = F64_FUNCTIONS[op]
-    x = f64_arguments()
-    x = np.abs(x) if op in POSITIVE else x[x > -1] if op == "log1p" else x
+    bar = F64_FUNCTIONS[op][1]
+    x, exact = f64_values(op)
     got = np.zeros_like(x)
     compiled(op, level, lanes, tmp_path, dtype="f64").run((x.size,), [x, got])
     with np.errstate(all="ignore"):
-        exact = exactly(x.astype(np.longdouble))
         rounded = exact.astype(np.float64)
         error = np.abs((got - exact) / np.spacing(np.abs(rounded)))
     error[np.isinf(rounded) & (got == rounded)] = 0
@@ -369,6 +397,7 @@ def test_powers_of_special_numbers_are_as_in_the_library(level: str, tmp_path: P
     assert np.array_equal(np.signbit(got)[is_number], np.signbit(expected)[is_number])
 
 
+@cache
 def f64_powers() -> tuple[Array, Array]:
     """Of all sizes, of what lies near 1 by exponents that bring it far off, and of those alike."""
     random = np.random.default_rng(0)
@@ -388,15 +417,22 @@ def f64_powers() -> tuple[Array, Array]:
     return x, y
 
 
+@cache
+def exact_powers() -> Array:
+    x, y = f64_powers()
+    with np.errstate(all="ignore"):
+        found: Array = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+    return found
+
+
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no number that is more exact")
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("level", F64_LEVELS)
 def test_powers_of_f64_are_accurate(level: str, lanes: int, tmp_path: Path) -> None:
     x, y = f64_powers()
-    got = np.zeros_like(x)
+    got, exact = np.zeros_like(x), exact_powers()
     compiled("pow", level, lanes, tmp_path, dtype="f64").run((x.size,), [x, y, got])
     with np.errstate(all="ignore"):
-        exact = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
         rounded = exact.astype(np.float64)
         error = np.abs((got - exact) / np.spacing(np.abs(rounded)))
     error[np.isinf(rounded) & (got == rounded)] = 0
@@ -426,6 +462,7 @@ def test_powers_of_special_f64_numbers_are_as_in_the_library(
     assert np.array_equal(np.signbit(got)[is_number], np.signbit(expected)[is_number])
 
 
+@cache
 def dividends(kind: type[np.floating[Any]]) -> tuple[Array, Array]:
     """Of all sizes, of quotients that are whole or nearly so, and special ones."""
     random, count, limits = np.random.default_rng(0), 20_000, np.finfo(kind)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +14,7 @@ from nearhint_compiler.codegen import Generated, generate
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import lower
 from nearhint_compiler.schedule import candidates
-from nearhint_daemon.workers.cc import compile_c
+from nearhint_daemon.workers.cc import Headers, compile_c
 from nearhint_daemon.workers.toolchain import detect, for_kind
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
@@ -118,9 +121,16 @@ def default_source(kernel: ir.Kernel) -> Generated:
     return replace(generated, flags=(*generated.flags, "-O1"))
 
 
+@cache
+def _headers() -> Headers:
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    return Headers(folder)
+
+
 def compiled(generated: Generated, folder: Path) -> tuple[bytes, ArtifactRef]:
     """The binary of generated C."""
-    built = compile_c(generated, scratch=folder)
+    built = compile_c(generated, scratch=folder, headers=_headers())
     return built.binary, ArtifactRef(content_hash(built.binary), len(built.binary), built.launch)
 
 

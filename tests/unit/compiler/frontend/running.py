@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -14,6 +16,7 @@ from tests.benchmarks.captures import on_cuda
 from torch import fx
 from torch._dynamo import guards
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_daemon.workers.interpreter import Casts, interpret
@@ -50,12 +53,22 @@ def _no_profile(*_: object) -> float:
     return 0.0
 
 
-def record(function: Callable[..., Any], *args: Any, dynamic: bool | None = True) -> Recorded:
-    """The first graph that torch.compile hands over for a call of `function`."""
+def record(
+    function: Callable[..., Any],
+    *args: Any,
+    dynamic: bool | None = True,
+    graphs: list[fx.GraphModule] | None = None,
+) -> Recorded:
+    """The first graph that torch.compile hands over for a call of `function`.
+
+    `graphs` gets the graphs themselves, as they are handed over.
+    """
     found: list[Recorded] = []
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         def compiler(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            if graphs is not None:
+                graphs.append(fx.GraphModule(graph, copy.deepcopy(graph.graph)))
             update_in_place(graph)
             recorded = Recorded(capture(graph, inputs), [])
             found.append(recorded)
@@ -75,6 +88,36 @@ def record(function: Callable[..., Any], *args: Any, dynamic: bool | None = True
     with torch.no_grad(), patch.object(guards, "profile_guard_manager", _no_profile):
         torch.compile(function, backend=backend, dynamic=dynamic)(*args)
     return found[0]
+
+
+def record_each(functions: Mapping[str, Callable[..., Any]], *args: Any) -> Mapping[str, Recorded]:
+    """What `record` finds for each of the functions, of one capture of all of them.
+
+    They must have no guards of their own: each would have those of all. What a capture takes is
+    mostly what it takes for any function.
+    """
+    whole: list[fx.GraphModule] = []
+
+    def all_of_them(*given: Any) -> Any:
+        return [function(*given) for function in functions.values()]
+
+    recorded = record(all_of_them, *args, graphs=whole)
+    counts = [len(tree_leaves(function(*args))) for function in functions.values()]
+    ends = list(accumulate(counts))
+    (results,) = whole[0].graph.output_node().args
+    assert isinstance(results, Sequence)
+    assert len(results) == sum(counts), "some results are one, or an argument"
+    found: dict[str, Recorded] = {}
+    for name, count, end in zip(functions, counts, ends, strict=True):
+        graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+        graph.graph_copy(whole[0].graph, copies)
+        graph.output(tuple(copies[cast("fx.Node", each)] for each in results[end - count : end]))
+        graph.eliminate_dead_code()
+        alone = fx.GraphModule(whole[0], graph)
+        update_in_place(alone)
+        inputs = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
+        found[name] = Recorded(capture(alone, inputs), recorded.arguments)
+    return found
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -315,7 +358,13 @@ def check(
     For "cuda" it is lowered as if all tensors were there, and run here. `casts` are the
     interpreter's.
     """
-    recorded = record(function, *args, dynamic=dynamic)
+    return checked(record(function, *args, dynamic=dynamic), target_kind=target_kind, casts=casts)
+
+
+def checked(
+    recorded: Recorded, *, target_kind: str = "cpu", casts: Casts = Casts.ROUND_GIVEN
+) -> Lowered:
+    """The same, of what was captured."""
     program = recorded.captured.program
     lowered = lower(program if target_kind == "cpu" else on_cuda(program), target_kind=target_kind)
     ran = run_captured(lowered, recorded, casts=casts)

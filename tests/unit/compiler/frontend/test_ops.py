@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from tests.unit.compiler.frontend.building import S0, S1, Builder, tensor
 from tests.unit.compiler.frontend.drawing import awkward, drawn
-from tests.unit.compiler.frontend.running import check, launched_nodes
+from tests.unit.compiler.frontend.running import (
+    Recorded,
+    check,
+    checked,
+    launched_nodes,
+    record_each,
+)
 from torch import Tensor
 from torch.nn import functional
 
@@ -113,10 +120,15 @@ UNARY: dict[str, Function] = {
 }
 
 
+@cache
+def captured_unary(dtype: torch.dtype) -> Mapping[str, Recorded]:
+    return record_each(UNARY, awkward(5, 7, 3).to(dtype))
+
+
 @pytest.mark.parametrize("name", UNARY)
 @pytest.mark.parametrize("dtype", [torch.float32, F64, F16])
 def test_elementwise_ops_of_one_tensor(name: str, dtype: torch.dtype) -> None:
-    lowered = check(UNARY[name], awkward(5, 7, 3).to(dtype))
+    lowered = checked(captured_unary(dtype)[name])
     assert launched_nodes(lowered) or name == "to_int"
 
 
@@ -263,73 +275,6 @@ def test_low_precision_leaves_the_remainder_of_a_number_as_it_has_it(dtype: torc
     """0.5 is no multiple of the half float that a tenth is, and one of 0.1 in f32, almost."""
     x = torch.tensor([0.5, 0.3, 1.1, 7.7, -0.5, 100.0], dtype=dtype)
     assert launched_nodes(check(lambda x: (x % 0.1, torch.fmod(x, 0.1)), x))
-
-
-REDUCTIONS: dict[str, Function] = {
-    "sum": lambda x: x.sum(1),
-    "sum all": torch.sum,
-    "sum first": lambda x: x.sum(0),
-    "sum outer and inner": lambda x: x.sum((0, 2), keepdim=True),
-    "mean": lambda x: x.mean(-1),
-    "mean keepdim": lambda x: x.mean((1, 2), keepdim=True),
-    "amax": lambda x: x.amax(1),
-    "amin": lambda x: x.amin((0, 1)),
-    "max all": torch.max,
-    "prod": lambda x: x.prod(2),
-    "any": lambda x: (x > 1).any(1),
-    "all": lambda x: (x > -1).all(-1, keepdim=True),
-    "any of floats": lambda x: x.any(2),
-    "var": lambda x: x.var(1),
-    "var 0": lambda x: x.var(-1, correction=0),
-    "std": lambda x: x.std((0, 2)),
-    "var_mean": lambda x: torch.var_mean(x, 1),
-    "std_mean": lambda x: torch.std_mean(x, (0, 2), correction=0),
-    "aminmax": lambda x: torch.aminmax(x, dim=1),
-    "aminmax all": torch.aminmax,
-    "nansum": lambda x: x.nansum((0, 2)),
-    "count_nonzero": lambda x: torch.count_nonzero(x, (1, 2)),
-    "count_nonzero all": torch.count_nonzero,
-    "vector norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
-    "vector norm 1": lambda x: torch.linalg.vector_norm(x, 1, dim=(0, 1)),
-    "vector norm inf": lambda x: torch.linalg.vector_norm(x, INF, dim=1, keepdim=True),
-    "vector norm -inf": lambda x: torch.linalg.vector_norm(x, -INF, dim=1),
-    "vector norm 0": lambda x: torch.linalg.vector_norm(x, 0, dim=2),
-    "vector norm 3": lambda x: torch.linalg.vector_norm(x, 3, dim=2),
-    "distances": lambda x: functional.pairwise_distance(x, x[:1]),
-    "distances of order 1": lambda x: functional.pairwise_distance(x, x[:1], p=1, keepdim=True),
-    "vector norm all f64": lambda x: torch.linalg.vector_norm(x, dtype=F64),
-    "normalised": lambda x: functional.normalize(x, dim=-1),
-    "logsumexp": lambda x: torch.logsumexp(x, -1),
-    "softmax": lambda x: x.softmax(-1),
-    "softmax middle": lambda x: x.softmax(1),
-    "log_softmax": lambda x: x.log_softmax(-1),
-    "sum f64": lambda x: x.sum(1, dtype=F64),
-    "count": lambda x: (x > 0).sum(1),
-    "norm": lambda x: (x * x).sum(-1).sqrt(),
-    "centre": lambda x: x - x.mean(1, keepdim=True),
-    "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:]),
-    "layer_norm 2": lambda x: functional.layer_norm(x, x.shape[-2:]),
-    "rms_norm": lambda x: functional.rms_norm(x, x.shape[-1:], eps=1e-6),
-    "reduced rows": lambda x: x.exp().sum(-1, keepdim=True) * x,
-    "sums": lambda x: (x.sum(-1), (x * x).sum(-1)),
-}
-
-
-@pytest.mark.parametrize("name", REDUCTIONS)
-@pytest.mark.parametrize("kind", ["plain", "awkward", "transposed", "half", "one row"])
-def test_reductions(name: str, kind: str) -> None:
-    x = {
-        "plain": drawn(5, 7, 12),
-        "awkward": awkward(5, 7, 12),
-        "half": drawn(5, 7, 12, dtype=F16),
-        "transposed": drawn(12, 7, 5).transpose(0, 2),
-        "one row": drawn(1, 7, 12),
-    }[kind]
-    if kind == "awkward" and name.startswith(("std", "var")):
-        x = x.nan_to_num(1.0, 2.0, -2.0)
-    lowered = check(REDUCTIONS[name], x)
-    # A sum over one element is no loop.
-    assert launched_nodes(lowered) or (name, kind) == ("sum first", "one row")
 
 
 LOSSES: dict[str, Function] = {
