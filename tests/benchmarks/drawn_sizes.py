@@ -6,6 +6,7 @@ import math
 import random
 from bisect import bisect
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from tests.benchmarks.gpu_numerics import as_tuple
@@ -64,6 +65,7 @@ def rows_drawn(sweep: Sweep, seed: int, *, limit: float) -> tuple[Sweep, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=1 << 16)
 def moved_bytes(sweep: Sweep, sizes: Sizes) -> int:
     """What arguments and outputs hold at some sizes."""
     case = sweep.case(sizes)
