@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         wanted = mark.args[0] if mark.args else 1
         if here < wanted:
             item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}: needs {wanted}, there are {here}"))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays to the end: no collection of garbage walks it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

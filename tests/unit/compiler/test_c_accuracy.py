@@ -465,7 +465,7 @@ def test_powers_of_special_f64_numbers_are_as_in_the_library(
 @cache
 def dividends(dtype: str) -> tuple[Array, Array]:
     """Of all sizes, of quotients that are whole or nearly so, and special ones."""
-    kind: type[np.floating[Any]] = {"f32": np.float32, "f64": np.float64}[dtype]
+    kind: type[np.floating[Any]] = np.float32 if dtype == "f32" else np.float64
     random, count, limits = np.random.default_rng(0), 20_000, np.finfo(kind)
 
     def spread() -> Array:
