@@ -36,6 +36,9 @@ from nearhint_rules.companions import without_companions
 from nearhint_rules.program import Program
 from nearhint_rules.table import HintRow
 
+OPERATION_LIMIT_S = 60.0
+"""Real workers import torch first, on a machine where others compute as well."""
+
 
 @dataclass(frozen=True)
 class Client:
@@ -106,7 +109,7 @@ class Client:
         """Waits for an operation's end."""
         request = operation_service_pb2.WatchOperationRequest(id=operation_id)
         last = operation_service_pb2.Operation()
-        async for response in self.operations.WatchOperation(request, timeout=20):
+        async for response in self.operations.WatchOperation(request, timeout=OPERATION_LIMIT_S):
             last = response.operation
         return last
 
