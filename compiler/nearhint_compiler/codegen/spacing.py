@@ -1,5 +1,4 @@
-"""The Kernel that a Schedule lays out: as it is, loops cut, or the last ones written out, with sizes
-that are constants."""
+"""The Kernel that a Schedule lays out: as it is, loops cut, or the last ones written out."""
 
 from __future__ import annotations
 

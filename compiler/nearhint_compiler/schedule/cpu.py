@@ -45,8 +45,8 @@ from math import inf, prod
 
 from nearhint_compiler.analysis.apart import FEW
 from nearhint_compiler.analysis.beside import LONGEST_BESIDE, can_be_beside
-from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.analysis.fixed import written_at
+from nearhint_compiler.analysis.interleaved import is_interleaved
 from nearhint_compiler.analysis.known import known_of
 from nearhint_compiler.analysis.narrow_sums import widened_terms
 from nearhint_compiler.analysis.parted import parted

@@ -174,8 +174,8 @@ def _without_reduction(
     """The first candidate that has all terms of a row written out, and stores none of them.
 
     Lanes of a row are a power of two, so those of three terms have one in vain, and no vectors:
-    lengths of 8 million of them in bf16 took 33 µs, and written out 22; of two or four 16 or 23 both
-    ways. Where a row's terms are stored, lanes of it store neighbours: 28 µs for 46
+    lengths of 8 million of them in bf16 took 33 µs, and written out 22; of two or four 16 or 23
+    both ways. Where a row's terms are stored, lanes of it store neighbours: 28 µs for 46
     (tests/benchmarks/gpu_schedules.py on an H200).
     """
     is_full = facts.length & (facts.length - 1) == 0
