@@ -1,7 +1,7 @@
 """Kernels with sizes that are constants: what Variants are that need a size to be one.
 
-A dimension that a Program calls dynamic may be the same in all calls: colours or coordinates. Known,
-a loop over it is a loop of so many points: it can be written out (`analysis.written_out`).
+A dimension that a Program calls dynamic may be the same in all calls: colours, coordinates. Known, a
+loop over it is a loop of so many points: it can be written out (`analysis.written_out`).
 The Kernel keeps its symbols, and so its arguments; a Guard sees to it that the sizes are these.
 """
 
