@@ -182,6 +182,23 @@ def test_a_quotient_of_a_rest_by_a_quotient_rounded_up_is_kept() -> None:
     assert ex.to_text(ix.simplify(ex.parse(text), RANGES)) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "low", "high", "simple"),
+    [
+        ("(// s0 2)", 2, 3, "1"),
+        ("(// s0 2)", 2, 4, "(// s0 2)"),
+        ("(% s0 2)", 2, 3, "(+ s0 -2)"),
+        ("(// (* -1 s0) 16)", 17, 32, "-2"),
+        ("(% (* -1 s0) 16)", 17, 32, "(+ 32 (* -1 s0))"),
+    ],
+)
+def test_a_quotient_that_ranges_leave_one_value_is_a_number(
+    text: str, low: int, high: int, simple: str
+) -> None:
+    ranges = ix.Ranges({"s0": (low, high)})
+    assert ix.simplify(ex.parse(text), ranges) == ex.parse(simple)
+
+
 def test_a_reshape_of_other_sizes_is_refused() -> None:
     with pytest.raises(InvalidKernel):
         ix.reindex((Sym("f0"),), (S0,), (S1,), RANGES)

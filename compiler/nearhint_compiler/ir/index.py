@@ -311,12 +311,17 @@ def _atom_at_most(atom: Expr, ranges: Ranges, depth: int) -> Expr | None:
 
 
 def _interval_is_nonnegative(expr: Expr, ranges: Ranges) -> bool:
+    low = _interval(expr, ranges)[0]
+    return low is not None and low >= 0
+
+
+def _interval(expr: Expr, ranges: Ranges) -> tuple[int | None, int | None]:
+    """The least and the largest value by interval arithmetic; None where there is no bound."""
     known: dict[str, tuple[int, int | None]] = dict(ranges.symbols)
     for name, extent in ranges.extents.items():
         high = ex.bounds(extent, ranges.symbols)[1]
         known[name] = (0, None if high is None else max(high - 1, 0))
-    low = ex.bounds(expr, known)[0]
-    return low is not None and low >= 0
+    return ex.bounds(expr, known)
 
 
 def simplify(expr: Expr, ranges: Ranges) -> Expr:
@@ -377,7 +382,19 @@ def floordiv(top: Expr, bottom: Expr, ranges: Ranges) -> Expr:
     for common, multiple, small, divisor in _common_factors(rest, bottom):
         if is_within(small, common, ranges):
             return ex.add(quotient, floordiv(multiple, divisor, ranges))
-    return whole
+    only = _only_quotient(whole, ranges)
+    return whole if only is None else ex.Int(only)
+
+
+def _only_quotient(whole: Expr, ranges: Ranges) -> int | None:
+    """What a quotient is for all values within `ranges`, where these leave it one.
+
+    Torch asks of what was halved to nothing but one row whether it is 1, which bounds the size.
+    """
+    if not isinstance(whole, ex.FloorDiv):
+        return None
+    least, most = _interval(whole, ranges)
+    return least if least == most else None
 
 
 def mod(top: Expr, bottom: Expr, ranges: Ranges) -> Expr:
@@ -391,7 +408,8 @@ def mod(top: Expr, bottom: Expr, ranges: Ranges) -> Expr:
     for common, multiple, small, divisor in _common_factors(rest, bottom):
         if is_within(small, common, ranges):
             return ex.add(ex.mul(common, mod(multiple, divisor, ranges)), small)
-    return whole
+    only = _only_quotient(ex.floordiv(top, bottom), ranges)
+    return whole if only is None else ex.sub(top, ex.mul(only, bottom))
 
 
 def _common_factors(rest: Expr, bottom: Expr) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:

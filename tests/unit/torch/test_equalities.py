@@ -419,3 +419,16 @@ def test_sizes_that_no_guard_ties_stay_as_they_are() -> None:
     captured = record(lambda x: x[:, : x.shape[1] // 2] + 1, torch.randn(5, 96)).captured
     assert shapes(captured.program.inputs) == [(S0, S1)]
     assert not captured.computed
+
+
+def test_half_a_batch_that_is_one_row_is_one_row_throughout() -> None:
+    """Torch asks whether a half is 1, and from then on writes 1 for what it wrote as a half."""
+
+    def preferred(chosen: Tensor) -> Tensor:
+        half = chosen.shape[0] // 2
+        better, worse = chosen[:half], chosen[half : 2 * half]
+        return -functional.logsigmoid(0.1 * (better - worse)).mean()
+
+    for rows in (2, 3):
+        lowered = check(preferred, torch.randn(rows))
+        assert [type(step) for step in lowered.plan.steps] == [Launch]
