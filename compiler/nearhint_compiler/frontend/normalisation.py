@@ -5,6 +5,7 @@ Each is one loop with nested reduces, so it never becomes more than one Kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -45,6 +46,32 @@ def _softmax(logarithm: str) -> Rule:
         return reduced(call, shape, frozenset({call.axis(call["dim"], len(shape))}), build)
 
     return rule
+
+
+def _safe_softmax(call: Call) -> Loops:
+    """A softmax whose rows are 0 where no score is more than minus infinity, as attention has it.
+
+    Attention that no library kernel takes, such as of queries that lie turned, is traced as two
+    products around it.
+    """
+    call.bind(("self", "dim", "dtype"), {"dtype": None})
+    shape, dtype = call.out.shape, call.out.dtype
+    if call.tensor("self").shape != shape or not shape:
+        raise Unlowerable("a softmax whose traced shape is not its input's")
+    if dtype not in dtypes.FLOATS or call.tensor("self").dtype != dtype:
+        raise Unlowerable("a softmax of another dtype than its input")
+    x = call.operand("self", shape)
+
+    def build(point: Point) -> tuple[Value]:
+        e = point.emit
+        value = x.at(point, dtype)
+        largest = e.reduce("max", value)
+        exponential = e.op("exp", e.op("sub", value, largest))
+        share = e.op("div", exponential, e.reduce("sum", exponential))
+        is_masked = e.op("eq", e.overflowed(largest), e.const(dtype, -math.inf))
+        return (e.op("where", is_masked, e.const(dtype, 0), share),)
+
+    return reduced(call, shape, frozenset({call.axis(call["dim"], len(shape))}), build)
 
 
 def _trailing(call: Call, shape: tuple[Expr, ...]) -> frozenset[int]:
@@ -278,6 +305,7 @@ def _batch_norm(call: Call) -> Loops:
 NORMALISATION: Mapping[str, Rule] = {
     "aten._softmax.default": _softmax(""),
     "aten._log_softmax.default": _softmax("log"),
+    "aten._safe_softmax.default": _safe_softmax,
     "aten.native_layer_norm.default": _layer_norm,
     "aten.rms_norm.default": _rms_norm(1),
     "aten._fused_rms_norm.default": _rms_norm(2),

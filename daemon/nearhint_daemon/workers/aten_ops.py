@@ -18,6 +18,7 @@ _native_batch_norm_legit no_stats
 _native_batch_norm_legit_no_training default
 _prelu_kernel default
 _reshape_alias default
+_safe_softmax default
 _softmax default
 _to_copy default
 _unsafe_index Tensor

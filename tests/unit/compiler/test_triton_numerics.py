@@ -101,6 +101,8 @@ CASES = [
     *filled(-float("inf"), *rows("row_argmax_f32", (5, 37)), *split("row_argmax_f32", (5, 137))),
     *filled(float("inf"), *rows("column_argmin_bf16", (6, 35))),
     *filled(-float("inf"), *rows("softmax_f32", (3, 37)), *rows("row_max_f16", (3, 50))),
+    *filled(-float("inf"), *rows("safe_softmax_f32", (3, 37)), *split("safe_softmax_f32", (3, 75))),
+    *rows("safe_softmax_f32", (5, 37), special=True),
     *unrolled(*rows("row_argmax_f32", (5, 37)), *split("softmax_f32", (3, 75))),
     *unrolled(*rows("mean_variance_f32", (3, 75))),
     *rows("arg_over_two_loops_i32", (3, 4, 9)),

@@ -125,6 +125,13 @@ def _tuple_ops(x: Tensor) -> Any:
     return values, indices, parts[1] + 1, torch.cat([parts[1], parts[0]], dim=0)
 
 
+def _attention_of_channels(x: Tensor) -> Any:
+    """Queries that lie turned, of which some may attend to nothing: no library's attention."""
+    turned = x.unflatten(1, (-1, 4)).transpose(1, 2)[None] * 2
+    mask = torch.ones(4, 4, dtype=torch.bool, device=x.device).tril(-1)
+    return nn.scaled_dot_product_attention(turned, turned, turned, mask) + 1
+
+
 def _attention(x: Tensor) -> Any:
     heads = x.view(x.shape[0], -1, 4).unsqueeze(0)
     return nn.scaled_dot_product_attention(heads, heads, heads)
@@ -342,6 +349,7 @@ CASES = (
     Case("complex inputs", lambda x: x * 2j, lambda r, c: (torch.randn(r, c) + 0j,)),
     Case("dtype promotion", _promotion, _one),
     Case("tuple ops", _tuple_ops, _one),
+    Case("attention of channels", _attention_of_channels, lambda r, c: (torch.randn(r, c * 4),)),
     Case("attention", _attention, lambda r, c: (torch.randn(r, c * 4),)),
     Case("sizes through floats", _interpolated, _one),
     Case("sizes as operands", _sizes_as_operands, _one),
