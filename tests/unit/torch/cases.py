@@ -127,7 +127,7 @@ def _tuple_ops(x: Tensor) -> Any:
 
 def _attention_of_channels(x: Tensor) -> Any:
     """Queries that lie turned, of which some may attend to nothing: no library's attention."""
-    turned = x.unflatten(1, (-1, 4)).transpose(1, 2)[None] * 2
+    turned = torch.unflatten(x, 1, (-1, 4)).transpose(1, 2)[None] * 2
     mask = torch.ones(4, 4, dtype=torch.bool, device=x.device).tril(-1)
     return nn.scaled_dot_product_attention(turned, turned, turned, mask) + 1
 
