@@ -30,6 +30,7 @@ HINTS = {
     "rotated_at_places_bf16": (4, 8, 33, 64, 500),
     "looked_up_columns_f32": (96, 256, 200),
     "cross_entropy_bf16": (20, 9000),
+    "logs_of_choices_f32": (20, 9000),
 }
 MOST = 8
 

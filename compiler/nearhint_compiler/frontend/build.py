@@ -15,7 +15,7 @@ from nearhint_compiler.frontend.lookups import Place, one_place
 from nearhint_compiler.frontend.loops import LOOKED_UP, Loops, Scattering
 from nearhint_compiler.frontend.lower import Graph
 from nearhint_compiler.frontend.pieces import places_of
-from nearhint_compiler.frontend.space import loop_index
+from nearhint_compiler.frontend.space import loop_index, written_out
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.legality import check_kernel
@@ -220,7 +220,7 @@ class _Builder:
             places = places_of(join, group.space, graph.ranges)
         else:
             place = loop_index(graph.loops[node], group.space, graph.ranges)
-            places = () if place is None else (place,)
+            places = () if place is None else written_out(graph.loops[node], place)
         if not places:
             raise InvalidKernel("a member that does not fit its group's space")
         output = value - graph.starts[node]
@@ -260,8 +260,8 @@ def build_kernel(graph: Graph, fused: Fused, group: Group, *, stored: Sequence[i
     builder = _Builder(graph, group, fused.inlined | group.inlined)
     for node in group.nodes:
         place = loop_index(graph.loops[node], group.space, graph.ranges)
-        if place is not None:
-            builder.compute(node, place, 0)
+        for each in () if place is None else written_out(graph.loops[node], place):
+            builder.compute(node, each, 0)
     scattering = {
         value: each
         for value in stored

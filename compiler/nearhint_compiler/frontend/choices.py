@@ -1,49 +1,61 @@
-"""One element of each row, where a row is read for something else as well: a loss's, by its label.
+"""A few elements of each row, where it is read for something else as well: a loss's, by its label.
 
-What is computed of a row's elements is computed once more, of the one that is chosen: it is looked
+What is computed of a row's elements is computed once more, of each that is chosen: it is looked
 up in memory, so that the walk over the row does nothing for it. Where the row is not what lies in
-memory, or lies there as no one place could name, the walk finds the element on its way; not on a
-CPU, where a lookup tells of a place that there is not.
+memory, or lies there as no one place could name, the walk finds the element on its way, if it is
+one; not on a CPU, where a lookup tells of a place that there is not.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nearhint_compiler.errors import Unlowerable
 from nearhint_compiler.frontend.call import Call, per_row
 from nearhint_compiler.frontend.dtypes import FLOATS, compute_dtype
 from nearhint_compiler.frontend.emitter import Emitter, Value
 from nearhint_compiler.frontend.loops import Loops, Point
-from nearhint_compiler.frontend.reductions import check_reduced
 from nearhint_compiler.ir import index as ix
 from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 
+CHOICES = 16
+"""So many elements of a row are chosen one after another, at most."""
+
 
 def choice(call: Call) -> Loops:
-    """The rule of a gather of one element of each row, in whose group the row is walked."""
+    """The rule of a gather of some elements of each row, in whose group the row is walked."""
     call.bind(("self", "dim", "index", "sparse_grad"), {"sparse_grad": False})
-    shape, dtype = call.tensor("self").shape, call.out.dtype
-    dim = call.axis(call["dim"], len(shape))
-    check_reduced(call, 0, shape, frozenset({dim}), keepdim=True)
+    rows, dtype, out = call.tensor("self").shape, call.out.dtype, call.out.shape
+    dim = call.axis(call["dim"], len(rows))
     where = call.tensor("index")
-    if where.shape != call.out.shape or where.dtype != "i64":
-        raise Unlowerable("not one element of each row")
-    if call.tensor("self").dtype != dtype or shape[dim] == ex.ONE:
+    if where.shape != out or where.dtype != "i64":
+        raise Unlowerable("places that are not those of the result")
+    if out != (*rows[:dim], out[dim], *rows[dim + 1 :]):
+        raise Unlowerable("not some elements of each row")
+    count = out[dim]
+    if not isinstance(count, ex.Int) or not 1 <= count.value <= CHOICES:
+        raise Unlowerable("more elements of a row than are written out, or none")
+    if call.tensor("self").dtype != dtype or rows[dim] == ex.ONE:
         raise Unlowerable("rows of one element, or of another dtype than the result's")
-    x, place = call.operand("self", shape), call.operand("index", shape)
+    shape = (*rows[: dim + 1], count, *rows[dim + 1 :])
+    x = call.read("self", tuple(each for each in range(len(shape)) if each != dim + 1))
+    place = call.read("index", tuple(each for each in range(len(shape)) if each != dim))
 
     def build(point: Point) -> tuple[Value]:
-        row = _Row(point.emit, point.index[dim], shape[dim], place.at(point, "i64"))
-        found = row.chosen(x.at(point, dtype))
+        at = point.emit.cast(point.read(place), "i64")
+        row = _Row(point.emit, point.index[dim], rows[dim], at)
+        found = row.chosen(point.emit.cast(point.read(x), dtype))
+        if row.is_walked and count != ex.ONE:
+            raise Unlowerable("a walk that looks for several elements at each of its own")
         if call.device == "cpu" and not row.is_looked_up:
             raise Unlowerable("a place that eager refuses where there is none, and no walk misses")
         return (found,)
 
-    return per_row(call.loops(shape, frozenset({dim}), build), 0)
+    loops = per_row(call.loops(shape, frozenset({dim}), build), 0)
+    return replace(loops, written_out=frozenset({dim + 1}))
 
 
 @dataclass(slots=True)
@@ -55,6 +67,7 @@ class _Row:
     size: Expr
     place: Value
     is_looked_up: bool = False
+    is_walked: bool = False
     _found: dict[int, Value] = field(default_factory=dict[int, Value])
 
     def chosen(self, value: Value) -> Value:
@@ -83,6 +96,7 @@ class _Row:
                 made = ir.Op(name, dtype, tuple(each.node for each in found))
                 return Value(emit.emit(made, dtype).node, value.dtype)
             case _:
+                self.is_walked = True
                 is_chosen = emit.op("eq", emit.iota(self.at), self.place)
                 kind, other = ("max", -math.inf) if value.dtype in FLOATS else ("sum", 0)
                 beside = emit.const(value.dtype, other)

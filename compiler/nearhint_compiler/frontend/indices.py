@@ -39,6 +39,9 @@ def output_index(
     node = graph.producers[value]
     loops: Loops = graph.loops[node]
     shape = graph.tensor(value).shape
+    if loops.written_out:
+        kept = [dim for dim in range(len(loops.shape)) if dim not in loops.axes]
+        return None if place is None else tuple(place[dim] for dim in kept)
     if value - graph.starts[node] in loops.per_row:
         return space.at(space.kept_dims, shape, graph.ranges)
     if place is not None and loops.order:

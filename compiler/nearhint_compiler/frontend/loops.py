@@ -143,7 +143,9 @@ class Loops:
     same without a walk, for where no other loop of its group walks the same. With an `order`, dim d
     of `shape` is dim `order[d]` of its one output. With a `scattering`, what `build` makes is what
     the one output begins with, what is brought together in it, and the places. With a `joining`, a
-    point takes one of the reads, and nothing else is made of it than a cast.
+    point takes one of the reads, and nothing else is made of it than a cast. The dims that are
+    `written_out` have constant sizes: at each point of the others the body is built for all of
+    theirs, and outputs have one of each.
     """
 
     node: int
@@ -158,6 +160,7 @@ class Loops:
     order: tuple[int, ...] = ()
     scattering: Scattering | None = None
     joining: Joining | None = None
+    written_out: frozenset[int] = frozenset()
 
     @property
     def is_pointwise(self) -> bool:

@@ -70,7 +70,11 @@ class Space:
 
 def space_of(loops: Loops) -> Space:
     """A node's own space."""
-    dims = [place for place, size in enumerate(loops.shape) if size != ex.ONE]
+    dims = [
+        place
+        for place, size in enumerate(loops.shape)
+        if size != ex.ONE and place not in loops.written_out
+    ]
     return Space(
         tuple(loops.shape[place] for place in dims), tuple(place in loops.axes for place in dims)
     )
@@ -148,7 +152,10 @@ def _quotient(whole: Expr, part: Expr) -> Expr | None:
 
 
 def loop_index(loops: Loops, space: Space, symbols: ix.Ranges) -> tuple[Expr, ...] | None:
-    """Where a member stands in its own shape at the current point of `space`; None if nowhere."""
+    """Where a member stands in its own shape at the current point of `space`; None if nowhere.
+
+    Along what is written out it stands at a name of its own, for `written_out` to count.
+    """
     if not loops.axes:
         total = ex.product(loops.shape)
         if total == space.numel:
@@ -156,9 +163,12 @@ def loop_index(loops: Loops, space: Space, symbols: ix.Ranges) -> tuple[Expr, ..
         if total == space.rows:
             return space.at(space.kept_dims, loops.shape, symbols)
         return None
-    kept = [place for place in range(len(loops.shape)) if place not in loops.axes]
+    others = loops.axes | loops.written_out
+    kept = [place for place in range(len(loops.shape)) if place not in others]
     axes = sorted(loops.axes)
     found: list[Expr] = [ex.ZERO] * len(loops.shape)
+    for dim, name in _names_of(loops).items():
+        found[dim] = name
     for places, dims in ((kept, space.kept_dims), (axes, space.reduced_dims)):
         shape = [loops.shape[place] for place in places]
         if ex.product(shape) != ex.product(space.extents[dim] for dim in dims):
@@ -166,3 +176,26 @@ def loop_index(loops: Loops, space: Space, symbols: ix.Ranges) -> tuple[Expr, ..
         for place, index in zip(places, space.at(dims, shape, symbols), strict=True):
             found[place] = index
     return tuple(found)
+
+
+def written_out(loops: Loops, place: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], ...]:
+    """The places that `place`, a member's own (`loop_index`), is one after another."""
+    found = [place]
+    for dim, name in _names_of(loops).items():
+        size = loops.shape[dim]
+        assert isinstance(size, ex.Int)
+        found = [
+            tuple(ex.Int(number) if each == name else each for each in one)
+            for one in found
+            for number in range(size.value)
+        ]
+    return tuple(found)
+
+
+def _names_of(loops: Loops) -> dict[int, Expr]:
+    """What stands for the places along what a loop writes out: no other member's are alike."""
+    return {
+        dim: Sym(f"w{loops.node}_{dim}")
+        for dim in sorted(loops.written_out)
+        if loops.shape[dim] != ex.ONE
+    }

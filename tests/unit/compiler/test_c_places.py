@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.compiler.kernels import kernel_of
 from tests.unit.compiler.native import LEVELS, check, compile_kernel
 
 from nearhint_compiler.codegen import generate
@@ -72,3 +73,17 @@ def test_a_place_that_is_counted_from_the_end_is_a_number(tmp_path: Path) -> Non
     assert calls
     assert not any("[0], k1" in line for line in calls)
     check(native, (4, 5, 37), [np.array([0, -1, 4, -5]), np.arange(185, dtype=np.float32)])
+
+
+def test_several_elements_of_a_row_are_those_at_their_places(tmp_path: Path) -> None:
+    kernel, at, random = (
+        kernel_of("logs_of_choices_f32"),
+        LEVELS["machine"],
+        np.random.default_rng(0),
+    )
+    for schedule in candidates(kernel, at, {"k0": 64, "k1": 1024})[:2]:
+        native = compile_kernel(kernel, schedule, tmp_path, at=at)
+        for rows, columns in ((1, 1), (5, 41), (3, 300)):
+            places = random.integers(0, columns, 3 * rows)
+            x = random.normal(0, 3, rows * columns).astype(np.float32)
+            check(native, (rows, columns), [places, x], threads=2)

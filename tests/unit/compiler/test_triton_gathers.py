@@ -58,6 +58,10 @@ CASES = [
     *split("cross_entropy_bf16", (3, 300)),
     *worded("cross_entropy_bf16", (5, 161)),
     *shared("cross_entropy_bf16", (5, 161))[:2],
+    *rows("logs_of_choices_f32", (5, 41), r=128),
+    *split("logs_of_choices_f32", (3, 300)),
+    *worded("logs_of_choices_f32", (5, 161)),
+    *shared("logs_of_choices_f32", (5, 161))[:2],
     *rows("looked_up_columns_f32", (7, 33, 40)),
     *split("looked_up_columns_f32", (7, 33, 40)),
 ]
