@@ -1,8 +1,10 @@
-"""Copies that lay what rows are reduced to in another order: as loops in the order of the rows.
+"""Copies that lay what a group makes in another order: as loops in the order of that group.
 
 A group takes rows one after another, and a copy its own output's elements: 8-bit keys of (tokens,
 heads, size) with their heads first would be stored, and turned by a Kernel of their own. Walked in
-the order of its source, such a copy is one more store of the group, at another place.
+the order of its source, such a copy is one more store of the group, at another place. So is what
+is computed point by point, and wanted both ways (the eight bits of a weight and of its transpose),
+on a GPU: tiles read and write along either dim there.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ COPYING = CLONES | {"aten._to_copy.default"}
 
 
 def turned_copies(fused: Fused) -> Mapping[int, Loops]:
-    """The copies that no other loop reads, of what a group that reduces makes, in that one's order.
+    """The copies that no other loop reads, of what a group makes, in that one's order.
 
     A cast is such a copy, too, and copies of copies are. Rows stay rows: what lies side by side in
     one does so in its copy.
@@ -59,15 +61,17 @@ def _space_of_rows(
 ) -> Space | None:
     """The space of the group that reduces what `node` makes, or what that is made of.
 
-    What is computed where it is read is looked `through`, and these nodes are.
+    What is computed where it is read is looked `through`, and these nodes are. On a GPU the group
+    may also make it point by point.
     """
+    is_tiled = node >= 0 and fused.graph.tensor(fused.graph.starts[node]).device == "cuda"
     stack, seen = [node], {node}
     while stack:
         node = stack.pop()
-        space = spaces.get(node)
-        if space is not None and space.reduced_dims:
+        space, is_passed = spaces.get(node), node in fused.inlined or node in through
+        if space is not None and (space.reduced_dims or (is_tiled and not is_passed)):
             return space
-        if node in fused.inlined or node in through:
+        if is_passed:
             reads = fused.graph.loops[node].reads
             made = {fused.graph.producers[fused.graph.root(each.value)] for each in reads} - seen
             stack.extend(sorted(made))

@@ -13,6 +13,7 @@ from tests.unit.compiler.frontend.drawing import drawn
 from tests.unit.compiler.frontend.running import check, launched_nodes, record
 from torch import Tensor
 
+from nearhint_compiler.frontend.choices import CHOICES
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_rules import expr as ex
 from nearhint_rules.plan import Launch
@@ -54,6 +55,47 @@ def test_rows_are_laid_in_another_order_by_who_made_them(
     lowered = check(heads_first, drawn(*shape), dynamic=False, target_kind=target_kind)
     assert len(launched_nodes(lowered)) == 1
     check(heads_first, drawn(5, 3, 16), target_kind=target_kind)
+
+
+def both_ways(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight in eight bits, and its transpose."""
+    narrow = (x * scale).to(torch.float8_e4m3fn)
+    return narrow, narrow.mT.contiguous()
+
+
+def bytes_read(lowered: Lowered, **sizes: int) -> int:
+    """How many bytes the Kernels of a Plan read, at sizes of theirs."""
+    return sum(ex.evaluate(each.traffic.read, sizes) for each in lowered.kernels)
+
+
+@pytest.mark.parametrize("shape", [(40, 24), (3, 40, 24)])
+def test_what_is_computed_point_by_point_is_laid_both_ways_by_who_made_it_on_a_gpu(
+    shape: tuple[int, ...],
+) -> None:
+    """A CPU moves lanes one by one to what lies across, and turns what is in memory in tiles."""
+    x, scale = drawn(*shape), drawn(shape[-1])
+    on_gpu = check(both_ways, x, scale, dynamic=False, target_kind="cuda")
+    assert len(launched_nodes(on_gpu)) == 1
+    assert bytes_read(on_gpu) == 4 * (x.numel() + scale.numel())
+    on_cpu = check(both_ways, x, scale, dynamic=False)
+    assert bytes_read(on_cpu) == bytes_read(on_gpu) + x.numel()
+    assert len(launched_nodes(check(both_ways, x, scale, target_kind="cuda"))) == 1
+
+
+def test_a_transpose_that_is_read_again_is_copied_apart() -> None:
+    def read_again(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        product = x * scale
+        turned = product.t().contiguous()
+        return product, turned @ product
+
+    lowered = check(read_again, drawn(40, 24), drawn(24), target_kind="cuda")
+    assert len(launched_nodes(lowered)) == 1  # a matrix product takes it from memory
+
+    def summed(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        product = x * scale
+        return product, product.t().contiguous().cumsum(-1)
+
+    check(summed, drawn(40, 24), drawn(24), target_kind="cuda")
 
 
 @pytest.mark.parametrize(
@@ -223,12 +265,17 @@ def test_what_is_heavy_is_not_computed_in_each_walk_of_columns() -> None:
     assert written(lowered) == 2 * 20 * 96
 
 
+@pytest.mark.parametrize(("count", "totals"), [(4, 0), (CHOICES + 1, 20)])
 @pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
-def test_of_rows_over_their_totals_what_is_looked_up_is_computed_there(target_kind: str) -> None:
+def test_of_rows_over_their_totals_what_is_looked_up_is_computed_there(
+    target_kind: str, count: int, totals: int
+) -> None:
+    """A few elements beside the walk over their row, more in a Kernel that takes the totals."""
+
     def chosen(x: Tensor, places: Tensor) -> Tensor:
         return (x - x.logsumexp(-1, keepdim=True)).gather(1, places)
 
-    arguments = drawn(20, 96), torch.arange(20 * 4).reshape(20, 4)
+    arguments = drawn(20, 96), torch.arange(20 * count).reshape(20, count) % 96
     lowered = check(chosen, *arguments, dynamic=False, target_kind=target_kind)
-    assert written(lowered) == 20 + 20 * 4
+    assert written(lowered) == totals + 20 * count
     check(chosen, *arguments, target_kind=target_kind)
