@@ -260,8 +260,8 @@ def build_kernel(graph: Graph, fused: Fused, group: Group, *, stored: Sequence[i
     builder = _Builder(graph, group, fused.inlined | group.inlined)
     for node in group.nodes:
         place = loop_index(graph.loops[node], group.space, graph.ranges)
-        for each in () if place is None else written_out(graph.loops[node], place):
-            builder.compute(node, each, 0)
+        for point in () if place is None else written_out(graph.loops[node], place):
+            builder.compute(node, point, 0)
     scattering = {
         value: each
         for value in stored
