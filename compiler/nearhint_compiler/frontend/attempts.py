@@ -29,10 +29,15 @@ def fuse(graph: Graph) -> Fused:
 
 
 def _fused(graph: Graph) -> Fused:
-    """Groups of which none chooses of rows that it does not read; new groups may do so again."""
+    """Groups of which none chooses of rows that it does not read; new groups may do so again.
+
+    What is in none, not worth a launch, may be looked up by what takes it, and chooses of no rows.
+    """
     while True:
         fused = Fusion(graph).run()
-        lonely = alone(graph, [group.nodes for group in fused.groups], fused.inlined)
+        groups = [group.nodes for group in fused.groups]
+        left = graph.loops.keys() - set[int]().union(*groups) - fused.inlined
+        lonely = alone(graph, [*groups, *((node,) for node in sorted(left))], fused.inlined)
         if not lonely:
             return fused
         graph = without_walks(graph, lonely)

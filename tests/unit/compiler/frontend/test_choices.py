@@ -80,3 +80,20 @@ def test_many_elements_of_a_row_or_those_of_some_rows_are_read_alone(
     (chooses,) = [kernel for kernel in lowered.kernels if "gather" in kernel.title]
     assert any(isinstance(node, ir.Gather) for node in chooses.kernel.body)
     assert not chooses.kernel.reduction
+
+
+@pytest.mark.parametrize("target_kind", ["cpu", "cuda"])
+def test_what_is_chosen_of_rows_that_nothing_reads_is_looked_up_by_who_takes_it(
+    target_kind: str,
+) -> None:
+    """As experts' shares are of scores that were written for a sort."""
+
+    def shares(scores: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        chosen = scores.gather(-1, several(place, 3))
+        return chosen / chosen.sum(-1, keepdim=True)
+
+    place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
+    lowered = check(shares, drawn(9, 5, 8).exp(), place, target_kind=target_kind)
+    assert_lowering_is_right(lowered)
+    assert len(lowered.kernels) == 1
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
