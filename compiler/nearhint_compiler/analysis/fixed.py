@@ -1,8 +1,8 @@
 """Kernels with sizes that are constants: what Variants are that need a size to be one.
 
-A dimension that a Program calls dynamic may be the same in all calls: colours, coordinates. Known, a
-loop over it is a loop of so many points: it can be written out (`analysis.written_out`).
-The Kernel keeps its symbols, and so its arguments; a Guard sees to it that the sizes are these.
+A dimension that a Program calls dynamic may be the same in all calls: colours, coordinates. Where
+it is known, a loop over it has so many points, and can be written out (`analysis.written_out`). The
+Kernel keeps its symbols, and so its arguments; a Guard sees to it that the sizes are these.
 """
 
 from __future__ import annotations
