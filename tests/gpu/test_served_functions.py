@@ -150,3 +150,25 @@ def test_norms_of_weights_are_eager_s(dim: int) -> None:
         found = compiled(v, g)
     assert [(t0, t1) for report in reports for t0, t1, _ in [report.tiers]] == [(0, 0)]
     torch.testing.assert_close(found, normed(v, g))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
+def test_what_is_laid_both_ways_is_eager_s(dtype: torch.dtype) -> None:
+    """Tiles of one Kernel store a result and its transpose, at sizes that fill them or do not."""
+
+    def both_ways(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        found = (x * scale).to(dtype)
+        return found, found.mT.contiguous()
+
+    compiled = torch.compile(both_ways, backend=backend, dynamic=True)
+    for rows, columns in ((512, 1024), (509, 1021), (130, 4096)):
+        x = torch.randn(rows, columns, device=FIRST, dtype=torch.bfloat16)
+        scale = torch.rand(columns, device=FIRST)
+        compiled(x, scale)
+        settled()
+        with watch() as reports:
+            found = compiled(x, scale)
+        assert [report.tiers for report in reports] == [(0, 0, 1)]
+        for ours, eagers in zip(found, both_ways(x, scale), strict=True):
+            assert ours.stride() == eagers.stride()
+            assert torch.equal(ours.float(), eagers.float())

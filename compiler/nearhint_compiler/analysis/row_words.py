@@ -117,7 +117,9 @@ def tile_words(kernel: ir.Kernel, cuts: int) -> RowWords | None:
     """The words of a pointwise tile's rows, in which its last axis runs; None as for `row_words`.
 
     The tile has two axes, cut behind the loop of the one bit of `cuts`. `base` is in terms of
-    `TILE_ROW`, the position along the first.
+    `TILE_ROW`, the position along the first. None where the tile is stored along both axes: in words
+    that took twice as long as in elements, and of bytes Triton 3.6 stores some wrong
+    (tests/benchmarks/gpu_schedules.py on an H200).
 
     >>> from nearhint_compiler.ir.text import parse_kernel
     >>> found = tile_words(parse_kernel('''(kernel (symbols k0 k1) (pointwise k0 k1) (reduction)
@@ -130,7 +132,15 @@ def tile_words(kernel: ir.Kernel, cuts: int) -> RowWords | None:
     place = cuts.bit_length()
     if kernel.reduction or cuts.bit_count() != 1 or place >= len(loops):
         return None
-    return _words(kernel, dict(loops[:place]), dict(loops[place:]))
+    words = _words(kernel, dict(loops[:place]), dict(loops[place:]))
+    if words is None or _is_stored_both_ways(kernel, words):
+        return None
+    return words
+
+
+def _is_stored_both_ways(kernel: ir.Kernel, words: RowWords) -> bool:
+    ways = {node.index in words.indices for node in kernel.body if isinstance(node, ir.Store)}
+    return len(ways) > 1
 
 
 def _words(kernel: ir.Kernel, outer: Loops, inner: Loops) -> RowWords | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from tests.benchmarks.gpu_tiles import KERNELS
+from tests.unit.compiler.kernels import KERNELS as STORED
 from tests.unit.compiler.kernels import TARGET
 from tests.unit.compiler.schedule.test_firsts import named
 
 from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.ir.text import parse_kernel
-from nearhint_compiler.schedule import Schedule
+from nearhint_compiler.schedule import Schedule, candidates
 from nearhint_compiler.schedule.firsts import firsts
 
 
@@ -81,3 +82,11 @@ def test_a_tile_holds_all_channels_of_its_pixels(channels: int, y: int) -> None:
 
 def test_pairs_are_taken_apart_in_flat_blocks() -> None:
     assert first_of("pixels", "bf16", 7, 2, 50_400).family == "cuda.pointwise"
+
+
+def test_what_is_stored_along_both_axes_is_in_no_words() -> None:
+    kernel = parse_kernel((STORED / "scaled_both_ways_f16.ir").read_text())
+    for sizes in ((4099, 5121), (512, 1024)):
+        offered = candidates(kernel, TARGET, named(kernel, sizes))
+        assert any(each.family == "cuda.tiled" for each in offered)
+        assert not any(each.get("words", 0) for each in offered)
