@@ -117,8 +117,8 @@ def tile_words(kernel: ir.Kernel, cuts: int) -> RowWords | None:
     """The words of a pointwise tile's rows, in which its last axis runs; None as for `row_words`.
 
     The tile has two axes, cut behind the loop of the one bit of `cuts`. `base` is in terms of
-    `TILE_ROW`, the position along the first. None where the tile is stored along both axes: in words
-    that took twice as long as in elements, and of bytes Triton 3.6 stores some wrong
+    `TILE_ROW`, the position along the first. None where the tile is stored along both axes: in
+    words that took twice as long as in elements, and of bytes Triton 3.6 stores some wrong
     (tests/benchmarks/gpu_schedules.py on an H200).
 
     >>> from nearhint_compiler.ir.text import parse_kernel
