@@ -1,7 +1,7 @@
 """What is served on a CPU at sizes that are no hints, against eager and against Inductor.
 
     python -m tests.benchmarks.cpu_sweep [--mode a|b] [--functions SET [--draw SEED] [--sizes N]]
-                                         [--pairs N] [--only PATTERN] [--json FILE]
+                                         [--pairs N] [--only TEXT]... [--json FILE]
                                          [--budget-s N]
 
 Mode a: all dimensions dynamic; mode b: the rows alone. Each function of `cpu_sweep_cases`, or of
@@ -330,8 +330,7 @@ def jobs_of(
             for part in parts_of(each.sweep, options.mode)
         ]
     jobs += [(each.title, partial(timed, each)) for each in sweeps_of(options)]
-    only = [options.only] if options.only else []
-    return [(title, job) for title, job in jobs if is_chosen(title, only)]
+    return [(title, job) for title, job in jobs if is_chosen(title, options.only)]
 
 
 def command_of(options: argparse.Namespace) -> str:
@@ -400,7 +399,12 @@ def main() -> None:
     parser.add_argument("--draw", type=int, default=0, metavar="SEED", help="of a set's sizes")
     parser.add_argument("--sizes", type=int, default=1, help="of a set: sizes a function; 0: all")
     parser.add_argument("--pairs", type=int, default=DEFAULT_PAIRS)
-    parser.add_argument("--only", default="", help="functions whose name and dtype contain this")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        help="functions whose name and dtype contain this; may be given several times",
+    )
     parser.add_argument("--json", type=Path, help="write the report to this file as it grows")
     parser.add_argument(
         "--budget-s", type=float, default=DEFAULT_BUDGET_S, help="begin nothing after so long"

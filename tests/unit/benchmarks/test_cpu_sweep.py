@@ -48,7 +48,7 @@ def layout_row(ratio: float) -> LayoutRow:
 
 
 def options_of(**given: object) -> argparse.Namespace:
-    defaults = {"mode": "a", "functions": "pinned", "draw": 0, "sizes": 1, "pairs": 1, "only": ""}
+    defaults = {"mode": "a", "functions": "pinned", "draw": 0, "sizes": 1, "pairs": 1, "only": []}
     return argparse.Namespace(**{**defaults, **given})
 
 
@@ -124,7 +124,7 @@ def test_lines_say_times_ratios_tiers_and_reasons() -> None:
 
 
 def test_other_sets_are_measured_at_sizes_that_a_cpu_can_move() -> None:
-    options = options_of(functions="trained", draw=1, only="softmax")
+    options = options_of(functions="trained", draw=1, only=["softmax"])
     titles = [title for title, _ in cpu_sweep.jobs_of(options)]
     assert titles == ["softmax_of_near bf16", "softmax_by_buckets bf16"]
     for sweep in TRAINED_SWEEPS:
@@ -142,14 +142,14 @@ def test_only_the_pinned_functions_have_layouts() -> None:
 
 
 def test_where_the_rows_alone_are_dynamic_columns_are_captured_apart() -> None:
-    pinned = options_of(mode="b", only="layer_norm f32")
+    pinned = options_of(mode="b", only=["layer_norm f32"])
     assert [title for title, _ in cpu_sweep.jobs_of(pinned)] == [
         "layer_norm f32 [1024]",
         "layer_norm f32 [1009]",
         "layer_norm f32 [383]",
         "layer_norm f32 [33]",
     ]
-    of_a_set = options_of(mode="b", functions="trained", only="softmax_of_near bf16", sizes=2)
+    of_a_set = options_of(mode="b", functions="trained", only=["softmax_of_near bf16"], sizes=2)
     titles = [title for title, _ in cpu_sweep.jobs_of(of_a_set)]
     listed = next(each for each in TRAINED_SWEEPS if each.title == "softmax_of_near bf16")
     kinds = {"softmax_of_near bf16 " + each.kind for each in rows_alone(listed)}
@@ -158,7 +158,9 @@ def test_where_the_rows_alone_are_dynamic_columns_are_captured_apart() -> None:
 
 
 def test_layouts_have_columns_of_their_own_where_the_rows_alone_are_dynamic() -> None:
-    titles = [title for title, _ in cpu_sweep.jobs_of(options_of(mode="b", only="transposed add"))]
+    titles = [
+        title for title, _ in cpu_sweep.jobs_of(options_of(mode="b", only=["transposed add"]))
+    ]
     assert titles[:2] == ["transposed add f32 [2003]", "transposed add f32 [509]"]
 
 
