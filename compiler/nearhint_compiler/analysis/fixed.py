@@ -16,8 +16,6 @@ from nearhint_compiler.ir.legality import check_kernel
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Int, Sym
 
-OPTION = "written"
-
 
 def with_sizes(kernel: ir.Kernel, sizes: Mapping[str, int]) -> ir.Kernel:
     """`kernel` where its symbols in `sizes` are these sizes, with the symbols that it had.
@@ -58,15 +56,15 @@ def with_sizes(kernel: ir.Kernel, sizes: Mapping[str, int]) -> ir.Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A Kernel written out, and the options of a Schedule that say so."""
+    """A Kernel written out, and the symbols that have to be constants for it: which ones."""
 
     kernel: ir.Kernel
-    options: Mapping[str, int]
+    sizes: Mapping[str, int]
 
     @property
-    def sizes(self) -> Mapping[str, int]:
-        """The symbols that have to be constants for it, and these."""
-        return {name: size for name, size in self.options.items() if name != OPTION}
+    def options(self) -> Mapping[str, int]:
+        """What a Schedule has that says so."""
+        return {"written": 1, **self.sizes}
 
 
 def written_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Written | None:
@@ -77,9 +75,9 @@ def written_at(kernel: ir.Kernel, dims: Mapping[str, int]) -> Written | None:
     sizes = _few_points(kernel, dims) if dims else {}
     found = written_out(with_sizes(kernel, sizes)) if sizes else None
     if found is not None:
-        return Written(found, {OPTION: 1, **sizes})
+        return Written(found, sizes)
     always = written_out(kernel)
-    return None if always is None else Written(always, {OPTION: 1})
+    return None if always is None else Written(always, {})
 
 
 def _few_points(kernel: ir.Kernel, dims: Mapping[str, int]) -> dict[str, int]:

@@ -19,8 +19,8 @@ def spaced(kernel: ir.Kernel, schedule: Schedule) -> tuple[ir.Kernel, tuple[Fact
     out that share nothing, or sizes of symbols that are not there.
     """
     sizes = schedule.sizes
-    if not sizes.keys() <= set(kernel.symbols):
-        raise InvalidSchedule(f"no {', '.join(sizes.keys() - set(kernel.symbols))}: {schedule}")
+    if strangers := sizes.keys() - set(kernel.symbols):
+        raise InvalidSchedule(f"no {', '.join(sorted(strangers))}: {schedule}")
     facts = tuple(Equals(ex.symbol(name), size) for name, size in sizes.items())
     kernel = with_sizes(kernel, sizes)
     if schedule.get("written", 0):

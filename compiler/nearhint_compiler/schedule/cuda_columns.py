@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, zip_longest
 from math import prod
 from typing import TypeAlias
@@ -168,7 +167,7 @@ def columns_of(facts: Facts) -> Iterator[Schedule]:
     """
     for each in _columns_of(facts):
         if facts.has_late_axes and each.family == "cuda.persistent":
-            yield replace(each, options=(*each.options, ("spread", 1)))
+            yield each.and_with(spread=1)
         else:
             yield each
 

@@ -74,7 +74,7 @@ def planes_in_half_words(facts: Facts, *, r: int, splits: int, warps: int) -> It
     blocks = {"x": 1, "r": r, "splits": splits, "warps": warps, **group, "unroll": 2, "words": 2}
     schedule = facts.schedule("split", **blocks)
     r1 = min(HALF_WORDED_SIDE, covering(inner))
-    yield replace(schedule, options=(*schedule.options, ("r1", r1)))
+    yield schedule.and_with(r1=r1)
 
 
 def promised_parts(facts: Facts, word: int, *, has_words: bool) -> Iterator[Facts]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, islice
 from math import prod
 
@@ -99,7 +98,7 @@ def streamed(facts: Facts, schedule: Schedule) -> Schedule:
     if passing == schedule:
         return schedule
     most = STREAMED_BYTES if facts.is_columns else CACHE_KEEPS[1]
-    return replace(schedule, options=(*schedule.options, ("cached", most >> 20)))
+    return schedule.and_with(cached=most >> 20)
 
 
 def _passing(facts: Facts, schedule: Schedule) -> Schedule:
@@ -109,7 +108,7 @@ def _passing(facts: Facts, schedule: Schedule) -> Schedule:
     is_able = facts.only_reads and is_once and schedule.family in STREAMED
     if not is_able or schedule.get("stream", 0):
         return schedule
-    return replace(schedule, options=(*schedule.options, ("stream", 1)))
+    return schedule.and_with(stream=1)
 
 
 def _with_runs(facts: Facts, schedules: Iterator[Schedule]) -> Iterator[Schedule]:
@@ -124,7 +123,7 @@ def _with_runs(facts: Facts, schedules: Iterator[Schedule]) -> Iterator[Schedule
         is_flat = each.family in WITH_RUNS and not is_other
         is_vector = each.get("words", 0) or not facts.is_dividing_useful or each["divisible"]
         if is_flat and is_vector and 1 < lanes <= facts.run:
-            yield replace(each, options=(*each.options, ("runs", lanes)))
+            yield each.and_with(runs=lanes)
         else:
             yield each
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 from math import prod
 
@@ -296,9 +295,9 @@ def _early(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
         if not (is_early and is_small) or len(shapes) == 1:
             yield each
         if is_early and is_small:
-            yield replace(each, options=(*each.options, ("early", 1)))
+            yield each.and_with(early=1)
         elif is_early and facts.length <= SHORT_ROW and len(shapes) <= SHORT_EARLY:
-            yield replace(each, options=(*each.options, ("early", 1), ("stream", 1)))
+            yield each.and_with(early=1, stream=1)
 
 
 def _reused(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
@@ -307,7 +306,7 @@ def _reused(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
     for number, each in enumerate(schedules):
         yield each
         if facts.has_shares and number < REUSED:
-            yield replace(each, options=(*each.options, ("reuse", 1)))
+            yield each.and_with(reuse=1)
 
 
 def _in_four_steps(facts: Facts) -> Iterator[Schedule]:
@@ -316,7 +315,7 @@ def _in_four_steps(facts: Facts) -> Iterator[Schedule]:
     if 4 * elements <= facts.length:
         for each in walked(facts, "looped", r=elements, warps=warps):
             if each.get("group", 0):
-                yield replace(each, options=(*each.options, ("unroll", 4)))
+                yield each.and_with(unroll=4)
 
 
 def _has_next(facts: Facts, under_way: int) -> bool:
@@ -331,7 +330,7 @@ def _has_next(facts: Facts, under_way: int) -> bool:
 
 def _keeping(schedules: Iterable[Schedule]) -> Iterator[Schedule]:
     for each in schedules:
-        yield replace(each, options=(*each.options, ("keep", 1)))
+        yield each.and_with(keep=1)
 
 
 def _holding(facts: Facts) -> Iterator[Schedule]:

@@ -8,7 +8,6 @@ of `WALKS`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from math import prod
 
 from nearhint_compiler.schedule.cuda_facts import MIDDLE_ROW, PERSISTENT_LIMIT, Facts
@@ -103,5 +102,5 @@ def in_few_registers(facts: Facts, schedules: Iterable[Schedule]) -> Iterator[Sc
     is_narrow = is_plain(facts) and facts.itemsize <= 2
     for each in schedules:
         if is_narrow and (each["r"], each["warps"]) == (MIDDLE_ROW, 8):
-            each = replace(each, options=(*each.options, ("registers", HELD_REGISTERS)))
+            each = each.and_with(registers=HELD_REGISTERS)
         yield each

@@ -70,4 +70,4 @@ def _with_sides(facts: Facts, family: str, *, r1: int, **options: int) -> Iterat
     """With what the hint's sizes are divisible by, and without."""
     for divisible in dict.fromkeys((facts.divisible, 0)):
         made = facts.schedule(family, divisible=divisible, **options)
-        yield Schedule(made.family, (*made.options, ("r1", r1)))
+        yield made.and_with(r1=r1)

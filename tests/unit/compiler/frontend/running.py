@@ -18,6 +18,7 @@ from torch._dynamo import guards
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
+from nearhint_compiler.ir import nodes as ir
 from nearhint_compiler.pipeline import Lowered, lower
 from nearhint_daemon.workers.interpreter import Casts, interpret
 from nearhint_daemon.workers.lowering_check import check_lowering
@@ -387,3 +388,12 @@ def assert_lowering_is_right(lowered: Lowered) -> None:
     kernels = {found.id: found.kernel for found in lowered.kernels}
     for fallback in lowered.fallbacks:
         assert check_lowering(kernels[fallback.kernel], fallback, seed=1).problem == ""
+
+
+def assert_chosen_alone(lowered: Lowered) -> None:
+    """What is chosen is looked up by a Kernel that walks no row, and nothing is left to ATen."""
+    assert_lowering_is_right(lowered)
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
+    (chooses,) = [kernel for kernel in lowered.kernels if "gather" in kernel.title]
+    assert any(isinstance(node, ir.Gather) for node in chooses.kernel.body)
+    assert not chooses.kernel.reduction

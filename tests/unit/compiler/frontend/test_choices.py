@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 from tests.unit.compiler.frontend.drawing import drawn
-from tests.unit.compiler.frontend.running import assert_lowering_is_right, check
+from tests.unit.compiler.frontend.running import (
+    assert_chosen_alone,
+    assert_lowering_is_right,
+    check,
+)
 from torch import Tensor
 
 from nearhint_compiler.frontend.choices import CHOICES
@@ -75,11 +79,7 @@ def test_many_elements_of_a_row_or_those_of_some_rows_are_read_alone(
 ) -> None:
     place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
     lowered = check(function, drawn(9, 5, 8), place, target_kind="cuda")
-    assert_lowering_is_right(lowered)
-    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
-    (chooses,) = [kernel for kernel in lowered.kernels if "gather" in kernel.title]
-    assert any(isinstance(node, ir.Gather) for node in chooses.kernel.body)
-    assert not chooses.kernel.reduction
+    assert_chosen_alone(lowered)
 
 
 @pytest.mark.parametrize("target_kind", ["cpu", "cuda"])

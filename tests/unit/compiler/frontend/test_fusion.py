@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.unit.compiler.frontend.building import S0, S1, S2, Builder, tensor
 from tests.unit.compiler.frontend.running import (
+    assert_chosen_alone,
     assert_lowering_is_right,
     check,
     launched_nodes,
@@ -353,11 +354,7 @@ def test_what_is_chosen_of_rows_that_nothing_else_reads_is_read_alone(
 ) -> None:
     place = torch.randint(0, 8, (9, 5), generator=torch.Generator().manual_seed(0))
     lowered = check(function, drawn(9, 5, 8), place, target_kind="cuda")
-    assert_lowering_is_right(lowered)
-    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
-    (chooses,) = [kernel for kernel in lowered.kernels if "gather" in kernel.title]
-    assert any(isinstance(node, ir.Gather) for node in chooses.kernel.body)
-    assert not chooses.kernel.reduction
+    assert_chosen_alone(lowered)
 
 
 def test_what_is_computed_point_by_point_is_computed_where_it_is_chosen() -> None:
