@@ -55,11 +55,7 @@ CASES = [
     *pointwise("halves_and_product_bf16", (5, 37)),
     *tiled("halves_and_product_bf16", (5, 37)),
     *tiled("scaled_both_ways_f16", (9, 37)),
-    Case(
-        "scaled_both_ways_f16",
-        "cuda.tiled z=1 y=8 x=64 cuts=1 warps=1 index=32 aligned=1 divisible=0 order=4 words=1",
-        (41, 161),
-    ),
+    *tiled("scaled_both_ways_f16", (41, 161)),
     *pointwise("clamped_flip_f32", (23,)),
     *pointwise("rotary_f16", (2, 3)),
     Case(
