@@ -53,6 +53,7 @@ class Clamped:
     high: Expr | None
 
 
+@lru_cache(maxsize=REMEMBERED)
 def clamped(index: Expr, variable: str) -> Clamped | None:
     """`index` in this form where it is contiguous along `variable` but for minima and maxima.
 

@@ -7,9 +7,9 @@ neighbouring positions, which behind a minimum nobody sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import permutations
 from typing import TypeAlias
 
@@ -20,6 +20,8 @@ Comparison: TypeAlias = Callable[[int], tuple[ex.Expr, ex.Expr] | None]
 """By the position of a node: what it says is below what, if it says that."""
 VECTOR = 8
 """So many neighbours lie on one side of a constant that is a multiple of it."""
+REMEMBERED = 64
+"""Kernels whose branches are remembered: facts, candidates and code all ask for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def _kind(kernel: ir.Kernel, place: int) -> tuple[str, bool]:
     return kernel.params[node.param].dtype, ir.per_element(kernel)[place]
 
 
+@lru_cache(maxsize=REMEMBERED)
 def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
     """By the position of a load: where all its uses lie in branches that make it affine.
 
@@ -147,6 +150,7 @@ def branches(kernel: ir.Kernel) -> Mapping[int, Branch]:
     }
 
 
+@lru_cache(maxsize=REMEMBERED)
 def guarded(kernel: ir.Kernel) -> Mapping[int, Branch]:
     """By the position of a load: under which conditions all its uses lie, if under any.
 
@@ -167,7 +171,7 @@ def with_plain_places(body: Sequence[ir.BodyNode]) -> tuple[ir.BodyNode, ...]:
     compared = partial(_compared, body)
     conditions = _conditions(body, compared)
     found = tuple(
-        replace(node, index=_unclamped(node.index, list(_facts(conditions[place], compared))))
+        replace(node, index=_unclamped(node.index, frozenset(_facts(conditions[place], compared))))
         if isinstance(node, ir.Iota) and conditions[place]
         else node
         for place, node in enumerate(body)
@@ -202,7 +206,7 @@ def _guarded(kernel: ir.Kernel, compared: Comparison) -> Mapping[int, Branch]:
         known = sorted(each for each in conditions[place] if each[0] < place)
         if not isinstance(kernel.body[place], ir.Load) or not known:
             continue
-        index = _unclamped(_index(kernel, place), list(_facts(known, compared)))
+        index = _unclamped(_index(kernel, place), frozenset(_facts(known, compared)))
         true, false = (
             tuple(at for at, holds in known if holds == wanted) for wanted in (True, False)
         )
@@ -252,18 +256,16 @@ def _compared(
     return None if low is None or high is None else (low, high)
 
 
-def _facts(
-    conditions: Iterable[tuple[int, bool]], compared: Comparison
-) -> Iterable[tuple[ex.Expr, ex.Expr]]:
-    """Pairs of which the first is at most the second."""
+def _facts(conditions: Iterable[tuple[int, bool]], compared: Comparison) -> Iterable[ex.Expr]:
+    """Differences that are 0 at most."""
     for place, holds in conditions:
         pair = compared(place)
         if pair is not None:
             low, high = pair
-            yield (low, ex.sub(high, 1)) if holds else (high, low)
+            yield ex.add(low, 1, ex.mul(-1, high)) if holds else ex.sub(high, low)
 
 
-def _unclamped(index: ex.Expr, facts: Sequence[tuple[ex.Expr, ex.Expr]]) -> ex.Expr:
+def _unclamped(index: ex.Expr, facts: Container[ex.Expr]) -> ex.Expr:
     """`index` without what its minima and maxima cannot be."""
     match index:
         case ex.Add(terms):
@@ -276,7 +278,7 @@ def _unclamped(index: ex.Expr, facts: Sequence[tuple[ex.Expr, ex.Expr]]) -> ex.E
             for one in tuple(kept):
                 others = [each for each in kept if each != one]
                 pairs = [(each, one) if is_min else (one, each) for each in others]
-                if any(ex.sub(low, high) == ex.sub(*fact) for low, high in pairs for fact in facts):
+                if any(ex.sub(low, high) in facts for low, high in pairs):
                     kept.remove(one)
             return (ex.minimum if is_min else ex.maximum)(*kept)
         case _:

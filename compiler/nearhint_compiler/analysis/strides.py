@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from nearhint_compiler.analysis.loops import variables_of
@@ -11,6 +12,9 @@ from nearhint_compiler.ir import nodes as ir
 from nearhint_rules import expr as ex
 from nearhint_rules.expr import Expr
 from nearhint_rules.program import DTYPES
+
+REMEMBERED = 256
+"""Indices whose steps are remembered: facts ask for those of each access several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +81,15 @@ def accesses(kernel: ir.Kernel, sizes: Mapping[str, int]) -> tuple[Access, ...]:
 def contiguous_bytes(found: Sequence[Access], variable: str) -> int:
     """How many bytes, summed over the accesses, lie next to each other along `variable`."""
     return sum(access.size_bytes for access in found if access.is_contiguous(variable))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def steps_of(index: Expr) -> tuple[Expr, ...]:
+    """How far apart neighbours along each loop are, wherever they are.
+
+    >>> [ex.to_text(step) for step in steps_of(ex.parse("(+ (* k1 p0) p1)"))]
+    ['k1', '1']
+    """
+    names = [name for name in ex.symbols_of(index) if name[0] in "pr"]
+    following = [{name: ex.add(ex.symbol(name), 1)} for name in names]
+    return tuple(ex.sub(ex.substitute(index, each), index) for each in following)

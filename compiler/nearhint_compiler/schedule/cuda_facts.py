@@ -27,7 +27,7 @@ from nearhint_compiler.analysis.row_words import (
 from nearhint_compiler.analysis.runs import run_of, runs_of
 from nearhint_compiler.analysis.scans import scans_come_last, scans_in
 from nearhint_compiler.analysis.shares import shares_of_sums
-from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes
+from nearhint_compiler.analysis.strides import Access, accesses, contiguous_bytes, steps_of
 from nearhint_compiler.analysis.tilings import REDUCTION_AXIS, choose, has_placed_rows, is_turned
 from nearhint_compiler.analysis.units import has_units
 from nearhint_compiler.ir import nodes as ir
@@ -543,7 +543,7 @@ def _worth_dividing(kernel: ir.Kernel, moved: Sequence[Access], *, is_rows: bool
             for number, extent in enumerate(along)
             if any(access.is_contiguous(f"p{number}") for access in much)
         ] or found
-    found += [stride for access in much for stride in _strides(access.index)]
+    found += [stride for access in much for stride in steps_of(access.index)]
     chosen: set[str] = set()
     for size in sorted(dict.fromkeys(found), key=lambda size: len(ex.symbols_of(size))):
         names = [name for name in ex.symbols_of(size) if name in kernel.symbols]
@@ -563,13 +563,6 @@ def large_accesses(moved: Sequence[Access]) -> list[Access]:
     return [access for access in moved if MUCH * access.size_bytes >= largest]
 
 
-def _strides(index: ex.Expr) -> list[ex.Expr]:
-    """How far apart neighbours along each loop are."""
-    names = [name for name in ex.symbols_of(index) if name[0] in "pr"]
-    following = [{name: ex.add(ex.symbol(name), 1)} for name in names]
-    return [ex.sub(ex.substitute(index, each), index) for each in following]
-
-
 def _has_static_vectors(kernel: ir.Kernel, access: Access) -> bool:
     """Whether an access has vectors along a pointwise loop wherever pointers are aligned."""
     limits = [
@@ -577,7 +570,7 @@ def _has_static_vectors(kernel: ir.Kernel, access: Access) -> bool:
         for number, extent in enumerate(kernel.pointwise)
         if access.is_contiguous(f"p{number}")
     ]
-    sizes = (*limits, *(stride for stride in _strides(access.index) if stride != ex.ONE))
+    sizes = (*limits, *(stride for stride in steps_of(access.index) if stride != ex.ONE))
     return bool(limits) and all(_is_multiple(size, set(), size_multiple(kernel)) for size in sizes)
 
 
@@ -586,7 +579,7 @@ def _are_odd(much: Sequence[Access]) -> bool:
     return not any(
         all(
             ex.symbols_of(stride) or _is_multiple(stride, set(), 16 // access.itemsize)
-            for stride in _strides(access.index)
+            for stride in steps_of(access.index)
             if stride != ex.ONE
         )
         for access in much

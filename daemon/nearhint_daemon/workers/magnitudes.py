@@ -42,14 +42,15 @@ def magnitude(
     (eager's sigmoid of -90 is 0 in f32, and -90 times what it should be is a normal number). What
     is rounded to fewer bits is not flushed there, but has the digits of the smallest normal number.
     """
-    own = np.abs(value).astype(np.float64)
+    own = np.abs(value).astype(np.float64, copy=False)
     found = _terms(_Node(body, position, value, own, values, scales, axes, extents, arithmetic))
     match body[position]:
         case ir.Op(_, dtype, _) | ir.Reduce(_, dtype, _) if dtype in ("f32", "f64"):
             precision = PRECISIONS[dtype]
-            is_below = (value != 0) & (np.abs(value) < precision.least)
+            is_below = own < precision.least
             if not is_below.any():
                 return found
+            is_below &= own != 0
             floor = precision.least / (FACTOR * precision.unit)
             return np.asarray(np.where(is_below, np.maximum(found, floor), found))
         case ir.Op(_, dtype, _) if dtype in ir.LOW_PRECISION and not is_given(body, position):

@@ -117,6 +117,11 @@ def erf(value: Array) -> Array:
     return np.asarray(np.copysign(found, value))
 
 
+def _sigmoid(value: Array) -> Array:
+    power = np.exp(-np.abs(value))  # of neither sign infinite
+    return np.asarray(np.where(value >= 0, 1.0, power) / (1 + power))
+
+
 def _truncdiv(left: Array, right: Array) -> Array:
     if left.dtype.kind == "f":
         return np.trunc(left / right)
@@ -175,7 +180,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "tan": np.tan,
     "tanh": np.tanh,
     "erf": erf,
-    "sigmoid": lambda x: np.where(x >= 0, 1 / (1 + np.exp(-x)), np.exp(x) / (1 + np.exp(x))),
+    "sigmoid": _sigmoid,
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,

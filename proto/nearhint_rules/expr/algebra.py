@@ -22,7 +22,12 @@ from nearhint_rules.expr.nodes import (
     bounded,
     sort_key,
 )
-from nearhint_rules.expr.polynomial import Polynomial, from_polynomial, to_polynomial
+from nearhint_rules.expr.polynomial import (
+    Polynomial,
+    from_polynomial,
+    subtract,
+    to_polynomial,
+)
 
 
 def add(*terms: Expr | int) -> Expr:
@@ -37,7 +42,7 @@ def mul(*factors: Expr | int) -> Expr:
 
 def sub(left: Expr | int, right: Expr | int) -> Expr:
     """The canonical difference `left - right`."""
-    return add(left, mul(-1, right))
+    return from_polynomial(subtract(*map(to_polynomial, map(as_expr, (left, right)))))
 
 
 def power(base: Expr | int, exponent: int) -> Expr:

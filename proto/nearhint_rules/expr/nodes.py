@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -162,16 +161,17 @@ def size_of(expr: Expr) -> int:
     return 1 + sum(map(size_of, children(expr)))
 
 
-def _symbols(expr: Expr) -> Iterator[str]:
-    if isinstance(expr, Sym):
-        yield expr.name
-    for child in children(expr):
-        yield from _symbols(child)
-
-
 def symbols_of(*exprs: Expr) -> tuple[str, ...]:
     """The names of the symbols in `exprs`, each once, by first appearance."""
-    return tuple(dict.fromkeys(name for expr in exprs for name in _symbols(expr)))
+    found: dict[str, None] = {}
+    pending = list(reversed(exprs))
+    while pending:
+        expr = pending.pop()
+        if isinstance(expr, Sym):
+            found[expr.name] = None
+        elif not isinstance(expr, Int):
+            pending += reversed(children(expr))
+    return tuple(found)
 
 
 def bounded(expr: Expr) -> Expr:

@@ -6,6 +6,7 @@ The atoms are symbols and the nodes that are no sum, product or power. Expanding
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TypeAlias
 
 from nearhint_rules.errors import InvalidExpression
@@ -49,10 +50,7 @@ def to_polynomial(expr: Expr) -> Polynomial:
                     total[monomial] = total.get(monomial, 0) + coefficient
             return {m: c for m, c in total.items() if c}
         case Mul(factors):
-            product: Polynomial = {(): 1}
-            for factor in factors:
-                product = multiply(product, to_polynomial(factor))
-            return product
+            return reduce(multiply, map(to_polynomial, factors), {(): 1})
         case Pow(base, exponent):
             return _to_power(to_polynomial(base), exponent)
         case _:
@@ -85,10 +83,22 @@ def _check_degree(polynomial: Polynomial) -> None:
             raise InvalidExpression(f"a degree above {DEGREE_LIMIT}")
 
 
+def subtract(left: Polynomial, right: Polynomial) -> Polynomial:
+    """The difference."""
+    difference = dict(left)
+    for monomial, coefficient in right.items():
+        difference[monomial] = difference.get(monomial, 0) - coefficient
+    return {m: c for m, c in difference.items() if c}
+
+
 def multiply(left: Polynomial, right: Polynomial) -> Polynomial:
     """The product, expanded; raises `InvalidExpression` beyond the limits."""
     if len(left) * len(right) > PRODUCT_LIMIT:
         raise InvalidExpression(f"a product of {len(left)} by {len(right)} terms")
+    for constant, other in ((left, right), (right, left)):
+        if len(constant) == 1 and () in constant:  # as most products of indices have one
+            factor = constant[()]
+            return other if factor == 1 else {m: c * factor for m, c in other.items()}
     product: Polynomial = {}
     for left_monomial, left_coefficient in left.items():
         for right_monomial, right_coefficient in right.items():
