@@ -22,6 +22,7 @@ from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from nearhint_torch.adapter.arguments import is_refused_by_check, without_check
+from nearhint_torch.adapter.floats import begin_anew_for_floats
 
 Runnable: TypeAlias = Callable[..., Any]
 
@@ -112,6 +113,7 @@ def aot_inference(
     `compositions` has ops that torch would trace as other ops, and what each is traced as instead;
     None: as itself.
     """
+    begin_anew_for_floats(module)
     bare: list[tuple[Runnable, _Varying]] = []
     is_flat = not any(isinstance(value, list | tuple | dict) for value in example_inputs)
     is_refused = any(map(is_refused_by_check, example_inputs))
