@@ -1,0 +1,170 @@
+"""What a new process pays for its first call, where others before it have compiled the same model.
+
+    python -m tests.benchmarks.second_process [--rounds N] [--settle-s S] [--json]
+
+A model shaped as all-MiniLM-L6-v2, in processes of its own that call it once, compiled with
+`dynamic=True`: by nearhint, of which a daemon has all Kernels, by Inductor, whose caches on disk
+are full, and by torch's own capture with nothing compiled (`aot_eager`), by turns. Seconds, and
+those of CPU time, from the call to its result, by the clock of the process; imports are not in
+them. What the first process of each paid is printed as `cold`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.benchmarks.captures import WORDS, MiniLm
+from tests.benchmarks.serving import Serving, cpu_conditions
+
+from nearhint import settle
+from nearhint.cli_output import print_json, progress, table
+from nearhint_torch.runner import watch
+
+ROOT = Path(__file__).parents[2]
+BACKENDS = ("nearhint", "inductor", "aot_eager")
+ROUNDS = 5
+SETTLE_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """A process's first call; `tiers` are its launches at T0, T1 and T2, of nearhint alone."""
+
+    seconds: float
+    cpu_seconds: float
+    tiers: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One backend: the first process, and the medians of those after it."""
+
+    backend: str
+    cold: First
+    seconds: float
+    cpu_seconds: float
+    tiers: tuple[int, int, int] | None
+
+
+def first_call(backend: str, *, settle_s: float) -> First:
+    """In this process; afterwards, up to `settle_s`, it waits until the daemon has all Kernels."""
+    torch.manual_seed(0)
+    model = MiniLm().eval()
+    ids, mask = torch.randint(0, WORDS, (3, 7)), torch.ones(3, 7)
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    begun, begun_cpu = time.perf_counter(), time.process_time()
+    with torch.no_grad(), watch() as reports:
+        compiled(ids, mask)
+    found = First(
+        time.perf_counter() - begun,
+        time.process_time() - begun_cpu,
+        reports[0].tiers if reports else None,
+    )
+    if settle_s:
+        settle(timeout_s=settle_s)
+    return found
+
+
+def in_a_process(backend: str, environment: dict[str, str], *, settle_s: float = 0.0) -> First:
+    """The same in a new process."""
+    child = ("-m", "tests.benchmarks.second_process", "--child", backend)
+    answer = subprocess.run(
+        [sys.executable, *child, "--settle-s", str(settle_s)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return First(**json.loads(answer.stdout.splitlines()[-1]))
+
+
+def measured(rounds: int, settle_s: float) -> list[Row]:
+    """Each backend's first process, and `rounds` more of each, by turns."""
+    with tempfile.TemporaryDirectory(prefix="nearhint-bench-") as name, Serving("cpu") as daemon:
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": name,
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
+        cold = {each: in_a_process(each, environment) for each in BACKENDS[1:]}
+        daemon.tune()
+        cold["nearhint"] = in_a_process("nearhint", environment, settle_s=settle_s)
+        daemon.leave_alone()
+        later: dict[str, list[First]] = {each: [] for each in BACKENDS}
+        with progress("processes") as advance:
+            for done in range(rounds):
+                advance(done, rounds)
+                for each in BACKENDS:
+                    later[each].append(in_a_process(each, environment))
+    return [
+        Row(
+            each,
+            cold[each],
+            statistics.median(found.seconds for found in later[each]),
+            statistics.median(found.cpu_seconds for found in later[each]),
+            later[each][-1].tiers,
+        )
+        for each in BACKENDS
+    ]
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """A table for people."""
+    table(
+        ["backend", "cold s #", "cold CPU s #", "s #", "CPU s #", "T0 T1 T2"],
+        [
+            (
+                row.backend,
+                *(
+                    f"{each:.1f}"
+                    for each in (
+                        row.cold.seconds,
+                        row.cold.cpu_seconds,
+                        row.seconds,
+                        row.cpu_seconds,
+                    )
+                ),
+                "" if row.tiers is None else " ".join(map(str, row.tiers)),
+            )
+            for row in rows
+        ],
+    )
+
+
+def main() -> None:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(description="what a new process pays for its first call")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="later processes of each")
+    parser.add_argument("--settle-s", type=float, default=SETTLE_S, help="for tuning, at most")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--child", choices=BACKENDS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(asdict(first_call(options.child, settle_s=options.settle_s))))
+        return
+    rows = measured(options.rounds, options.settle_s)
+    if not options.json:
+        print_rows(rows)
+        return
+    report: dict[str, Any] = {
+        "conditions": cpu_conditions("python -m tests.benchmarks.second_process --json"),
+        "rounds": options.rounds,
+        "rows": [asdict(row) for row in rows],
+    }
+    print_json(report)
+
+
+if __name__ == "__main__":
+    main()
