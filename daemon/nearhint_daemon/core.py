@@ -31,7 +31,7 @@ from nearhint_daemon.forgetting import Forgetter
 from nearhint_daemon.jobs import JobQueue, Priority
 from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operating.interventions import Interventions
-from nearhint_daemon.operating.quarantine import Quarantine
+from nearhint_daemon.operating.quarantine import QUARANTINE, Quarantine
 from nearhint_daemon.operations import Operations
 from nearhint_daemon.programs import LOWER, Programs
 from nearhint_daemon.regret.idle_regret import IdleRegret
@@ -153,7 +153,7 @@ class Core:
             seeds=random.SystemRandom(),
             monotonic=monotonic,
         )
-        self.quarantine = Quarantine(self.store, config.state_dir / "quarantine", clock=time.time)
+        self.quarantine = Quarantine(self.store, config.state_dir / QUARANTINE, clock=time.time)
         self.jobs = JobQueue(
             self.store,
             owner=str(uuid.uuid4()),

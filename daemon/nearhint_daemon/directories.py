@@ -10,6 +10,7 @@ import fcntl
 import os
 import socket
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from nearhint_daemon.errors import (
@@ -54,10 +55,34 @@ def prepare(path: Path, *, mode: int) -> None:
         advice = "name one of its own" if is_shared else f"chmod {mode:o} {path}"
         raise DirectoryUnsafe(f"{path} may be written by others: {advice}")
     if mode == STATE_MODE and stat.S_IMODE(found.st_mode) != mode:
-        try:
-            path.chmod(mode)
-        except OSError as error:
-            raise DirectoryUnsafe(f"{path} is not of mode {mode:o}: {error.strerror}") from None
+        _set_mode(path, mode)
+
+
+def own(folder: Path, patterns: Iterable[str]) -> None:
+    """Sees that what earlier daemons left in a folder is this one's to read and write.
+
+    As `patterns` find it, a folder before what is in it. Modes are mended. Raises `DirectoryUnsafe`
+    for what belongs to somebody else, as where another user brought back a copy: work would fail
+    on it, one piece after another.
+    """
+    for pattern in patterns:
+        for path in sorted(folder.glob(pattern)):
+            found = path.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                continue
+            if found.st_uid != os.geteuid():
+                told = f"{path} belongs to uid {found.st_uid}, not to {os.geteuid()}"
+                raise DirectoryUnsafe(f"{told}: chown -R {os.geteuid()} {folder}")
+            needed = stat.S_IRWXU if stat.S_ISDIR(found.st_mode) else stat.S_IRUSR | stat.S_IWUSR
+            if found.st_mode & needed != needed:
+                _set_mode(path, stat.S_IMODE(found.st_mode) | needed)
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    try:
+        path.chmod(mode)
+    except OSError as error:
+        raise DirectoryUnsafe(f"{path} is not of mode {mode:o}: {error.strerror}") from None
 
 
 def _make(path: Path, mode: int) -> None:

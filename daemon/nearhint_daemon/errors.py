@@ -252,10 +252,10 @@ class DatabaseMissing(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """The disk is full or failing: reads go on, writes do not; heals by itself."""
+    """The disk is full or failing, or not ours: reads go on, writes do not; heals by itself."""
 
     code = "STORE_READ_ONLY"
-    hint = "free disk space where the state directory is, or see why its disk fails"
+    hint = "free disk space where the state directory is, or see why its disk fails, or whose it is"
     retry_after_s = 5.0
 
 

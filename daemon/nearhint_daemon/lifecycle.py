@@ -1,8 +1,9 @@
 """A daemon's life: directories, locks, store, workers, socket; then the way back, in order.
 
-SIGTERM, SIGINT or SIGHUP drains: health says NOT_SERVING, calls in flight end, running jobs are
-given back to the durable queue. A second one ends the process at once. A socket that somebody
-removed or replaced drains, too: who supervises the daemon starts it again, with a new one.
+SIGTERM, SIGINT or SIGHUP drains: health says NOT_SERVING, watches of Tables are ended, other calls
+in flight end, running jobs are given back to the durable queue. A second one ends the process at
+once. A socket that somebody removed or replaced drains, too: who supervises the daemon starts it
+again, with a new one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from nearhint_daemon.endpoint import Answer, Endpoint, as_json, text
 from nearhint_daemon.errors import InvalidConfiguration, SocketLost, StoreError
 from nearhint_daemon.exit_codes import ExitCode
 from nearhint_daemon.metrics import Metrics
+from nearhint_daemon.operating.quarantine import QUARANTINE, REJECTED
 from nearhint_daemon.server import Server
+from nearhint_daemon.store import database
+from nearhint_daemon.store.store import ARTIFACTS
 from nearhint_daemon.workers import scratch
 from nearhint_daemon.workers.pool import BenchPool, CompilePool
 
@@ -36,6 +40,15 @@ DESCRIPTORS = 65_536
 """More than clients will ever need on one machine."""
 SOCKET_LOOK_S = 5.0
 METRICS_ADDRESS_NAME = "metrics_address"
+LEFT_IN_STATE = (
+    directories.LOCK_NAME,
+    f"{database.FILE_NAME}*",
+    ARTIFACTS,
+    f"{ARTIFACTS}/*",
+    QUARANTINE,
+    REJECTED,
+)
+"""What a daemon finds in its state directory and goes on with; other things may be there."""
 
 
 def make_pools(config: Config, metrics: Metrics) -> Pools:
@@ -54,6 +67,7 @@ def serve(config: Config, *, make_pools: MakePools = make_pools) -> ExitCode:
     _allow_descriptors()
     socket_path = config.socket_path
     directories.prepare(config.state_dir, mode=directories.STATE_MODE)
+    directories.own(config.state_dir, LEFT_IN_STATE)
     directories.prepare(socket_path.parent, mode=directories.SOCKET_DIRECTORY_MODE)
     with directories.state_lock(config.state_dir), directories.socket_lock(socket_path):
         directories.clear_stale_socket(socket_path)
@@ -101,6 +115,7 @@ async def _live(config: Config, make_pools: MakePools) -> None:
         logs.info("draining", in_flight_limit_s=config.drain_timeout_s)
         await server.announce_shutdown()
         await asyncio.sleep(config.drain_delay_s)
+        core.tables.end_watches()  # by themselves they would not, and each client has one
         await server.stop(config.drain_timeout_s)
     finally:
         server.remove_socket()

@@ -49,6 +49,7 @@ class Watcher:
         self.namespace = namespace
         self.target = target
         self.pending: OrderedDict[TableKey, None] = OrderedDict()
+        self.is_over = False
         self.wake = asyncio.Event()
 
     def offer(self, key: TableKey) -> None:
@@ -57,6 +58,11 @@ class Watcher:
             return
         self.pending[key] = None
         self.pending.move_to_end(key)
+        self.wake.set()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.is_over = True
         self.wake.set()
 
 
@@ -244,9 +250,16 @@ class TableIndex:
                 await watcher.wake.wait()
                 while watcher.pending:
                     yield self._drain(watcher)
+                if watcher.is_over:
+                    return
                 watcher.wake.clear()
         finally:
             self._watchers.discard(watcher)
+
+    def end_watches(self) -> None:
+        """Ends every watch once it has been sent what there is: the daemon is leaving."""
+        for watcher in self._watchers:
+            watcher.end()
 
     @property
     def watchers(self) -> int:

@@ -40,7 +40,7 @@ from nearhint.errors import DaemonUnreachable
 from nearhint_daemon.exit_codes import ExitCode
 from nearhint_daemon.lifecycle import DESCRIPTORS
 from nearhint_daemon.store import database
-from nearhint_proto.v1 import admin_service_pb2, operation_service_pb2
+from nearhint_proto.v1 import admin_service_pb2, operation_service_pb2, table_service_pb2
 
 DONE = operation_service_pb2.OPERATION_STATE_DONE
 
@@ -195,6 +195,27 @@ def test_sigterm_ends_calls_in_flight_and_gives_jobs_back(tmp_path: Path) -> Non
                 assert (await client.tuned(registered, 64)).state == DONE
 
         asyncio.run(finish())
+
+
+def test_a_daemon_that_leaves_does_not_wait_for_those_who_watch_its_tables(tmp_path: Path) -> None:
+    """Each client watches for as long as it runs: every restart took `drain_timeout_s`."""
+
+    async def scenario(daemon: DaemonProcess) -> None:
+        async with grpc.aio.insecure_channel(daemon.address) as channel:
+            client = Client(channel)
+            registered = await client.register(chain(2))
+            request = table_service_pb2.WatchTablesRequest(target_id=registered.target_id)
+            watch = client.tables.WatchTables(request, timeout=60)
+            assert await watch.read() is not grpc.aio.EOF
+            os.kill(daemon.pid, signal.SIGTERM)
+            with suppress(grpc.aio.AioRpcError):  # its socket may be gone before the stream's end
+                assert await watch.read() is grpc.aio.EOF
+
+    with daemon_in(tmp_path, flags=("--drain-timeout-s", "600")) as daemon:
+        daemon.start()
+        asyncio.run(scenario(daemon))
+        assert daemon.process is not None
+        assert daemon.process.wait(timeout=30) == ExitCode.OK
 
 
 @contextmanager

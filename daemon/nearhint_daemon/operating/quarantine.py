@@ -24,6 +24,7 @@ from nearhint_daemon.workers.errors import WorkerKilled, WorkerLost, WorkerStart
 FAILURES = 2
 KILLED_FAILURES = 10
 """Whoever asks does so ever less often: something else has had the time to give memory back."""
+QUARANTINE = "quarantine"
 REJECTED = "rejected"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreReadOnly
+from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreError, StoreReadOnly
 from nearhint_daemon.store import aside
 from nearhint_rules.canonical import content_hash
 
@@ -32,6 +32,10 @@ SETTLED_NS = 2 * 10**9
 _NAME = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".part"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM})
+"""As of what somebody copied back as another user."""
+_NO_WRITES = _DISK_FULL | _NOT_OURS
+_AS_WRONG = _NOT_OURS | {errno.ELOOP, errno.EISDIR, errno.EIO}
 
 
 class ArtifactFiles:
@@ -53,32 +57,37 @@ class ArtifactFiles:
         try:
             self._put(sha256, data)
         except OSError as error:
-            if error.errno in _DISK_FULL:
-                problem = f"the disk takes no writes now: {error.strerror}"
+            if error.errno in _NO_WRITES:
+                where = f" in {self._root}" if error.errno in _NOT_OURS else ""
+                problem = f"the disk takes no writes now{where}: {error.strerror}"
                 raise StoreReadOnly(problem) from error
             raise
         return sha256
 
     def get(self, sha256: str) -> bytes:
-        """The bytes of that hash; raises `ArtifactUnknown` or `ArtifactCorrupt`."""
+        """The bytes of that hash; raises `ArtifactUnknown`, `ArtifactCorrupt` or `StoreError`."""
         if not _NAME.fullmatch(sha256):
             raise ArtifactUnknown("not a sha256", field="sha256")
         try:
             with self._folder(sha256) as folder:
-                descriptor = os.open(
-                    sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
-                )
+                # Nobody may ever write to what is a pipe: it is not waited for.
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                descriptor = os.open(sha256, flags, dir_fd=folder)
                 with os.fdopen(descriptor, "rb") as file:
                     data = file.read(ARTIFACT_LIMIT_BYTES + 1)
         except FileNotFoundError:
             raise ArtifactUnknown("no artifact of that hash") from None
         except OSError as error:
-            # A link or a folder where a file should be is as bad as a wrong byte.
-            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.EIO):
-                raise
+            # A link or a folder where a file should be, or what is not ours to read, is as bad as a
+            # wrong byte.
+            if error.errno not in _AS_WRONG:
+                raise StoreError(f"artifact {sha256} cannot be read: {error.strerror}") from error
             data = b""
         if len(data) > ARTIFACT_LIMIT_BYTES or content_hash(data) != sha256:
-            self._move_aside(sha256)
+            try:
+                self._move_aside(sha256)
+            except OSError as error:
+                raise StoreError(f"artifact {sha256} cannot be moved: {error.strerror}") from error
             raise ArtifactCorrupt("an artifact's bytes do not have its hash")
         return data
 
@@ -97,7 +106,7 @@ class ArtifactFiles:
                 os.close(descriptor)
                 path.unlink()
         except OSError as error:
-            return error.errno not in _DISK_FULL
+            return error.errno not in _NO_WRITES
         return True
 
     def remove(self, sha256: str) -> None:

@@ -108,8 +108,13 @@ class Store:
         """
         if self._is_taken_away:
             raise StoreDamaged(self.damage)
+
+        def noting(tx: Writing) -> tuple[ResultT, bool]:
+            before = tx.connection.total_changes
+            return work(tx), tx.connection.total_changes != before
+
         try:
-            result = await self._writer.run(work)
+            result, has_written = await self._writer.run(noting)
         except StoreReadOnly as error:
             self._set_read_only(str(error))
             raise
@@ -117,7 +122,7 @@ class Store:
             self._note_damage(error)
             raise
         # Here and now: what is committed is answered, though the caller is cancelled meanwhile.
-        if self.is_read_only and self.files.has_room():
+        if self.is_read_only and has_written and self.files.has_room():
             self._set_read_only("")
         return result
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown
+from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreError, StoreReadOnly
 from nearhint_daemon.store.artifacts import ArtifactFiles
 from nearhint_rules.canonical import content_hash
 
@@ -24,6 +26,56 @@ def test_an_artifact_is_kept_by_content_and_checked_at_every_read(tmp_path: Path
     with pytest.raises(ArtifactUnknown):
         files.get(sha256)
     assert len(list((tmp_path / "artifacts" / "corrupt").iterdir())) == 1
+
+
+def test_a_pipe_in_place_of_an_artifact_is_not_waited_for(tmp_path: Path) -> None:
+    files = ArtifactFiles(tmp_path / "artifacts")
+    sha256 = files.put(b"binary")
+    path = tmp_path / "artifacts" / sha256[:2] / sha256
+    path.unlink()
+    os.mkfifo(path)
+    found: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            files.get(sha256)
+        except ArtifactCorrupt as error:
+            found.append(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10.0)
+    assert found
+
+
+def test_artifacts_that_are_not_ours_are_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that may not be read is made again; where none may be written, the disk takes none."""
+    files = ArtifactFiles(tmp_path / "artifacts")
+    sha256 = files.put(b"binary")
+    open_ = os.open
+
+    def refuse(path: str, flags: int, *rest: int, **at: int) -> int:
+        if at:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return open_(path, flags, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(StoreReadOnly, match=f"in {tmp_path / 'artifacts'}: Permission denied"):
+            files.put(b"another")
+        with pytest.raises(ArtifactCorrupt):
+            files.get(sha256)
+    assert files.put(b"binary") == sha256
+
+    def stay(path: Path, to: Path) -> Path:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(Path, "rename", stay)
+    with pytest.raises(StoreError, match=f"artifact {sha256} cannot be moved: Permission denied"):
+        files.get(sha256)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "../" * 10, "0" * 63, "A" * 64, "0" * 64 + "\n"])

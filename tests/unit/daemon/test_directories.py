@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -12,6 +13,7 @@ from nearhint.errors import UntrustedPath
 from nearhint.trust import trusted_directory
 from nearhint_daemon import directories
 from nearhint_daemon.errors import DirectoryUnsafe, SocketInUse, StateDirectoryLocked
+from nearhint_daemon.lifecycle import LEFT_IN_STATE
 
 
 def test_a_state_directory_is_made_private(tmp_path: Path) -> None:
@@ -71,6 +73,35 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     os.chown(path, 12345, 12345)
     with pytest.raises(DirectoryUnsafe, match="belongs to uid 12345"):
         directories.prepare(path, mode=directories.STATE_MODE)
+
+
+def test_what_an_earlier_daemon_left_is_made_ours_to_read_and_write(tmp_path: Path) -> None:
+    """As a copy may have been brought back: it was found out by one piece of work after another."""
+    (tmp_path / "artifacts" / "0f").mkdir(parents=True)
+    left = [tmp_path / name for name in ("nearhint.db", "LOCK", "artifacts", "artifacts/0f")]
+    for path in left[:2]:
+        path.touch()
+    for path in left:
+        path.chmod(0o400)
+    other = tmp_path / "lost+found"
+    other.mkdir(mode=0o500)
+    (tmp_path / "nearhint.db-wal").symlink_to(tmp_path / "nowhere")
+    directories.own(tmp_path, LEFT_IN_STATE)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in left]
+    assert modes == [0o600, 0o600, 0o700, 0o700]
+    assert stat.S_IMODE(other.stat().st_mode) == 0o500, "that is not ours"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("name", ["nearhint.db", "artifacts/0f", "quarantine", "nearhint.db-wal"])
+def test_what_somebody_else_left_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch(mode=0o600)
+    os.chown(path, 12345, 12345)
+    told = f"{path} belongs to uid 12345, not to 0: chown -R 0 {tmp_path}"
+    with pytest.raises(DirectoryUnsafe, match=re.escape(told)):
+        directories.own(tmp_path, LEFT_IN_STATE)
 
 
 def test_a_link_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:

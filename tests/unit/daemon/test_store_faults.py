@@ -154,6 +154,23 @@ def no_byte_more() -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def test_a_transaction_that_writes_nothing_is_no_sign_that_the_disk_takes_writes(
+    tmp_path: Path,
+) -> None:
+    """Some write only what is due: an alert would end each time, though nothing is kept."""
+
+    async def scenario(store: Store, seen: Seen) -> None:
+        with no_byte_more(), pytest.raises(StoreReadOnly):
+            await store.put_artifact(b"binary")
+        assert await store.write(lambda tx: tx.count(KernelRow)) == 0
+        assert store.is_read_only
+        await store.write(lambda tx: tx.put(KERNEL))
+        assert not store.is_read_only
+        assert seen.read_only == [True, False]
+
+    with_store(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_store_opened_on_a_full_disk_serves_what_it_has_and_heals(
     tmp_path: Path, logged: list[tuple[str, dict[str, object]]], is_killed: bool
