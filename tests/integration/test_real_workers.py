@@ -137,7 +137,7 @@ def test_explain_prints_what_share_of_a_copys_bandwidth_is_reached(daemon: Daemo
         assert timed["achieved_bytes_per_s"] == pytest.approx(reached)
         assert timed["share_of_copy_bandwidth"] == pytest.approx(reached / copied)
     printed = CliRunner().invoke(main, arguments).stdout
-    assert "reads    (* 4 k0) = 16,384 bytes" in printed
+    assert "reads    4 * k0 = 16,384 bytes" in printed
     assert f"{100 * hint['ranked'][0]['share_of_copy_bandwidth']:.1f}" in printed
     assert "not known" not in printed
 

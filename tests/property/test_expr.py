@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import operator
 
 import pytest
 from hypothesis import assume, given
@@ -17,6 +19,14 @@ from nearhint_rules.expr import Expr
 
 SIZES = st.fixed_dictionaries({name: st.integers(-9, 40) for name in NAMES})
 POSITIVE = st.fixed_dictionaries({name: st.integers(1, 40) for name in NAMES})
+BINARY = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
 ONES: dict[str, int] = dict.fromkeys(NAMES, 1)
 
 
@@ -199,6 +209,47 @@ def test_what_an_index_reaches_has_a_ceiling() -> None:
 @given(exprs(leaves=10))
 def test_text_round_trips(expr: Expr) -> None:
     assert ex.parse(ex.to_text(expr)) == expr
+
+
+@given(exprs(leaves=10), SIZES)
+def test_a_formula_means_what_the_expression_does(expr: Expr, sizes: dict[str, int]) -> None:
+    try:
+        wanted = ex.evaluate(expr, sizes)
+    except InvalidExpression:
+        return
+    assert python_value(ast.parse(ex.to_formula(expr), mode="eval").body, sizes) == wanted
+
+
+def python_value(node: ast.expr, sizes: dict[str, int]) -> int:
+    """What Python makes of a formula."""
+    match node:
+        case ast.Constant(int() as value):
+            return value
+        case ast.Name(name):
+            return sizes[name]
+        case ast.UnaryOp(ast.USub(), operand):
+            return -python_value(operand, sizes)
+        case ast.BinOp(left, op, right):
+            return BINARY[type(op)](python_value(left, sizes), python_value(right, sizes))
+        case ast.Call(ast.Name(name), arguments):
+            return {"min": min, "max": max}[name](python_value(each, sizes) for each in arguments)
+    raise AssertionError(ast.dump(node))
+
+
+@pytest.mark.parametrize(
+    ("text", "formula"),
+    [
+        ("(* 4 k0)", "4 * k0"),
+        ("(* 4 (// k0 2) (% k1 3))", "4 * (k0 // 2) * (k1 % 3)"),
+        ("(+ k0 (* -2 k1) 3)", "k0 - 2 * k1 + 3"),
+        ("(// (+ k0 63) 64)", "(k0 + 63) // 64"),
+        ("(% (* 2 k0) (// k1 2))", "2 * k0 % (k1 // 2)"),
+        ("(^ (// k0 2) 2)", "(k0 // 2) ** 2"),
+        ("(max 1 (min 16 (// 528 k0)))", "max(1, min(16, 528 // k0))"),
+    ],
+)
+def test_a_formula_is_what_people_write(text: str, formula: str) -> None:
+    assert ex.to_formula(ex.parse(text)) == formula
 
 
 @given(st.text(st.sampled_from("()+*/%^ minax0129s-"), max_size=40))

@@ -16,7 +16,7 @@ from nearhint.commands.options import (
 )
 from nearhint.commands.pins import pins_json, print_pins
 from nearhint.commands.searches import print_searches, searches_json
-from nearhint.commands.sizes import Sizes, read_dims, sizes_text
+from nearhint.commands.sizes import Sizes, dims_text, read_dims
 from nearhint.commands.status import kernel_json
 from nearhint.commands.traffic import (
     Traffic,
@@ -54,6 +54,9 @@ def explain(kernel: str, dims: str | None, address: str | None, as_json: bool) -
     written, the bandwidths reached at each hint beside that of a copy on the device, what was tried
     at each hint and what was left out, what was rejected and why, where the Kernel came from, its
     IR.
+
+    The first rank is what serves at a hint. It may have been timed slower than others, by less than
+    the noise: what led before, and the default, stay where they are not beaten beyond it.
     """
     sizes = read_dims(dims)
     request = admin_service_pb2.ExplainKernelRequest(kernel=kernel)
@@ -86,9 +89,9 @@ def _print(
     tell(f"reads    {text_at(traffic.read, sizes)} bytes")
     tell(f"writes   {text_at(traffic.written, sizes)} bytes")
     for target, selection in answer.selections.items():
-        where = sizes_text(sizes) or "its one size"
+        where = dims_text(list(sizes), list(sizes.values()))
         tell(f"\nat {where} on target {target[:12]}:")
-        for line in _selection_lines(selection):
+        for line in _selection_lines(selection, kernel.symbols):
             tell(f"  {line}")
     for each in tables:
         _print_table(each)
@@ -110,7 +113,7 @@ def _print(
                 (
                     when(record.measured_at_s),
                     f"{record.kind} {record.subject[:12]}",
-                    "x".join(map(str, record.dims)),
+                    dims_text(kernel.symbols, record.dims),
                     _us(record.timing.median_ns),
                     f"{100 * record.timing.spread:.1f}",
                     str(record.timing.samples),
@@ -180,7 +183,7 @@ def _candidates(each: Table, row: HintRow, *, tier: str) -> Iterator[tuple[objec
         yield _hint(each, row), tier, "", "", name, "", *_timing(timing, best_ns)
 
 
-def _selection_lines(selection: kernel_service_pb2.Selection) -> list[str]:
+def _selection_lines(selection: kernel_service_pb2.Selection, symbols: Sequence[str]) -> list[str]:
     runs = (
         f"{selection.variant.schedule} (variant {selection.variant.id[:12]})"
         if selection.HasField("variant")
@@ -189,9 +192,8 @@ def _selection_lines(selection: kernel_service_pb2.Selection) -> list[str]:
     lines = [f"runs {runs}, tier T{selection.tier}"]
     lines.append(f"because {REASONS.get(selection.reason, selection.reason)} [{selection.reason}]")
     if selection.hint:
-        lines.append(
-            f"hint {'x'.join(map(str, selection.hint))}, {selection.distance:.2f} away in log2"
-        )
+        hint = dims_text(symbols, selection.hint)
+        lines.append(f"hint {hint}, {selection.distance:.2f} away in log2")
     if selection.HasField("expected_regret"):
         lines.append(f"expected loss against the fastest {100 * selection.expected_regret:.1f} %")
     lines.append(f"table generation {selection.generation}")
@@ -214,11 +216,11 @@ def guard_text(guard: Guard) -> str:
 def _fact_text(fact: Fact) -> str:
     match fact:
         case Divisible(expr, by):
-            return f"{ex.to_text(expr)} % {by} == 0"
+            return f"{ex.to_formula(expr)} % {by} == 0"
         case AtMost(expr, bound):
-            return f"{ex.to_text(expr)} <= {bound}"
+            return f"{ex.to_formula(expr)} <= {bound}"
         case Equals(expr, value):
-            return f"{ex.to_text(expr)} == {value}"
+            return f"{ex.to_formula(expr)} == {value}"
         case Aligned(parameter, to_bytes):
             return f"argument {parameter} aligned to {to_bytes} bytes"
 
@@ -233,7 +235,7 @@ def _timing(timing: Timing, best_ns: int) -> tuple[str, str, str]:
 
 
 def _hint(each: Table, row: HintRow) -> str:
-    return sizes_text(dict(zip(each.symbols, row.dims, strict=True)))
+    return dims_text(each.symbols, row.dims)
 
 
 def _us(nanoseconds: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nearhint.cli_output import table
-from nearhint.commands.sizes import sizes_text
+from nearhint.commands.sizes import dims_text
 from nearhint_proto.v1 import admin_service_pb2
 
 
@@ -46,4 +46,4 @@ def searches_json(
 
 
 def _hint(report: admin_service_pb2.SearchReport, symbols: Sequence[str]) -> str:
-    return sizes_text(dict(zip(symbols, report.dims, strict=False)))
+    return dims_text(symbols, report.dims)

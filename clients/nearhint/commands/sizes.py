@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nearhint.commands.options import SIZE_DIGITS
@@ -68,6 +68,17 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     'k0=128, k1=384'
     """
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def dims_text(symbols: Sequence[str], dims: Sequence[int]) -> str:
+    """A Kernel's sizes for people, by its symbols.
+
+    >>> dims_text(["k0", "k1"], [128, 384]), dims_text([], [])
+    ('k0=128, k1=384', 'its one size')
+    """
+    if len(symbols) != len(dims):  # of a Kernel that the daemon does not name the symbols of
+        return "x".join(map(str, dims))
+    return sizes_text(dict(zip(symbols, dims, strict=True))) or "its one size"
 
 
 def read_pairs(text: str) -> tuple[tuple[int, int], ...]:

@@ -141,11 +141,11 @@ def expr_json(expr: Expr | None) -> str | None:
 
 
 def text_at(expr: Expr | None, sizes: Mapping[str, int]) -> str:
-    """`(* 4 k0) = 512`: bytes over symbols, and at sizes where they are given."""
+    """`4 * k0 = 512`: bytes over symbols, and at sizes where they are given."""
     if expr is None:
         return NOT_KNOWN
     found = bytes_at(expr, sizes) if sizes else None
-    return ex.to_text(expr) + ("" if found is None else f" = {found:,}")
+    return ex.to_formula(expr) + ("" if found is None else f" = {found:,}")
 
 
 def _runs(each: Table, row: HintRow) -> Sequence[tuple[str, Timing]]:

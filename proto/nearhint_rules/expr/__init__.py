@@ -35,6 +35,7 @@ from nearhint_rules.expr.algebra import (
     sub,
     substitute,
 )
+from nearhint_rules.expr.formula import to_formula
 from nearhint_rules.expr.intervals import (
     bounds,
     ceiling,
@@ -122,5 +123,6 @@ __all__ = [
     "substitute",
     "symbol",
     "symbols_of",
+    "to_formula",
     "to_text",
 ]

@@ -134,8 +134,8 @@ def test_explain_says_why(explained: FakeDaemon) -> None:
     assert result.exit_code == ExitCode.OK
     for text in (
         doubling.KERNEL,
-        "reads    (* 4 k0) = 400 bytes",
-        "writes   (* 4 k0) = 400 bytes",
+        "reads    4 * k0 = 400 bytes",
+        "writes   4 * k0 = 400 bytes",
         "copies at 10.24 GB/s",
         "thrown away #",
         "50.0",  # 8 * 64 bytes in 100 ns are 5.12 GB/s
@@ -145,6 +145,7 @@ def test_explain_says_why(explained: FakeDaemon) -> None:
         "generation 12",
         "because",
         "[winner]",
+        "hint k0=64, ",
         "away in log2",
         "original ops cdcd",
         "warm cache, 2 threads",
