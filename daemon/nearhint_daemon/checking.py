@@ -47,8 +47,10 @@ def _check(state_dir: Path, path: Path) -> Report:
     rows: dict[str, int] = {}
     if not path.stat().st_size:  # SQLite would delete the log beside it, if there is one
         return {"problems": [f"{path.name} is empty"], "rows": rows}
+    is_read_only = directories.is_read_only(state_dir)
+    open_reader = database.open_unchanging if is_read_only else database.open_reader
     with (
-        closing(database.open_reader(path)) as stored,
+        closing(open_reader(path)) as stored,
         closing(database.brought_up(stored)) as connection,
     ):
         problems += database.integrity_check(stored)

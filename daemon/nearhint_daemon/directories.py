@@ -6,6 +6,7 @@ path steal it from each other silently, and SQLite alone would let two daemons i
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -56,6 +57,11 @@ def prepare(path: Path, *, mode: int) -> None:
         raise DirectoryUnsafe(f"{path} may be written by others: {advice}")
     if mode == STATE_MODE and stat.S_IMODE(found.st_mode) != mode:
         _set_mode(path, mode)
+
+
+def is_read_only(path: Path) -> bool:
+    """Whether the file system of this path is mounted read-only, as after errors of its disk."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def own(folder: Path, patterns: Iterable[str]) -> None:
@@ -123,8 +129,7 @@ class Lock:
             raise self._unusable(f"{self._path} cannot be written: {error.strerror}") from error
 
     def _acquire(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o600)
+        descriptor, is_writable = self._open()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -133,10 +138,25 @@ class Lock:
             os.close(descriptor)
             raise self._taken(f"{self._of} is in use by the nearhintd with pid {holder}") from None
         self._descriptor = descriptor
+        if not is_writable:
+            return
         line = f"{os.getpid()}\n".encode()
         # In this order: of a full disk nobody else takes the room that the last pid had.
         os.pwrite(descriptor, line, 0)
         os.ftruncate(descriptor, len(line))
+
+    def _open(self) -> tuple[int, bool]:
+        """A descriptor, and whether it is for writing.
+
+        Who only looks at what is mounted read-only holds the lock like others.
+        """
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self._path, flags | os.O_RDWR | os.O_CREAT, 0o600), True
+        except OSError as error:
+            if error.errno != errno.EROFS or not self._path.exists():
+                raise
+        return os.open(self._path, flags | os.O_RDONLY), False
 
     def release(self) -> None:
         """Gives the lock back; the file stays."""

@@ -67,6 +67,8 @@ def serve(config: Config, *, make_pools: MakePools = make_pools) -> ExitCode:
     _allow_descriptors()
     socket_path = config.socket_path
     directories.prepare(config.state_dir, mode=directories.STATE_MODE)
+    if directories.is_read_only(config.state_dir):
+        raise StoreError(f"{config.state_dir} is on a file system that is mounted read-only")
     directories.own(config.state_dir, LEFT_IN_STATE)
     directories.prepare(socket_path.parent, mode=directories.SOCKET_DIRECTORY_MODE)
     with directories.state_lock(config.state_dir), directories.socket_lock(socket_path):

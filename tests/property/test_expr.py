@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import assume, given
@@ -19,7 +20,7 @@ from nearhint_rules.expr import Expr
 
 SIZES = st.fixed_dictionaries({name: st.integers(-9, 40) for name in NAMES})
 POSITIVE = st.fixed_dictionaries({name: st.integers(1, 40) for name in NAMES})
-BINARY = {
+BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

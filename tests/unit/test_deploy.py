@@ -109,6 +109,11 @@ def test_the_unit_waits_until_the_daemon_has_drained() -> None:
     assert float(limit_s) >= config().drain_delay_s + config().drain_timeout_s + 15.0
 
 
+def test_the_unit_starts_again_what_drained_for_a_sighup() -> None:
+    """It ends with 0 then, as `kill -HUP` is sent for new settings, and stayed away for good."""
+    assert unit()["Restart"] == ["always"]
+
+
 def test_the_unit_does_not_start_again_what_cannot_start() -> None:
     (codes,) = unit()["RestartPreventExitStatus"]
     assert [int(code) for code in codes.split()] == [ExitCode.USAGE, ExitCode.REFUSED]

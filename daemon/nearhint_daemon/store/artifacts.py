@@ -49,7 +49,8 @@ class ArtifactFiles:
         self._corrupt.mkdir(mode=0o700, exist_ok=True)
         for place in ("", "??/"):
             for left in root.glob(f"{place}*{_TEMPORARY}"):
-                left.unlink()
+                with suppress(OSError):  # on a disk that takes no writes it is in nobody's way
+                    left.unlink()
 
     def put(self, data: bytes) -> str:
         """Writes `data` durably and returns its sha256; raises `StoreReadOnly` on a full disk."""
@@ -84,10 +85,8 @@ class ArtifactFiles:
                 raise StoreError(f"artifact {sha256} cannot be read: {error.strerror}") from error
             data = b""
         if len(data) > ARTIFACT_LIMIT_BYTES or content_hash(data) != sha256:
-            try:
+            with suppress(OSError):  # what is made again takes its place
                 self._move_aside(sha256)
-            except OSError as error:
-                raise StoreError(f"artifact {sha256} cannot be moved: {error.strerror}") from error
             raise ArtifactCorrupt("an artifact's bytes do not have its hash")
         return data
 
@@ -185,8 +184,7 @@ class ArtifactFiles:
 
     def _move_aside(self, sha256: str) -> None:
         moved = self._corrupt / aside.name_now(f"{sha256}.")
-        with suppress(FileNotFoundError):
-            (self._root / sha256[:2] / sha256).rename(moved)
+        (self._root / sha256[:2] / sha256).rename(moved)
         with suppress(OSError):
             aside.drop_oldest(self._corrupt.iterdir(), stem_end=".", made=moved, keep=CORRUPT_KEPT)
 

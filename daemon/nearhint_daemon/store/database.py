@@ -136,6 +136,21 @@ def open_reader(path: Path, *, layer: str = SHARED_INDEX) -> sqlite3.Connection:
 
 
 @_damage_as_such()
+def open_unchanging(path: Path) -> sqlite3.Connection:
+    """A connection to a database on a file system that is mounted read-only.
+
+    SQLite cannot map a log's index there, so it is to take the file for all there is. Raises
+    `StoreError` where it is not: where a daemon was killed, some of it is in the log beside it.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise StoreError(f"{log} can only be read where SQLite may write: check a copy of both")
+    connection = _connect(_address(path, mode="ro", immutable="1"), is_uri=True)
+    _set_pragmas(connection, READER_PRAGMAS)
+    return connection
+
+
+@_damage_as_such()
 def brought_up(connection: sqlite3.Connection) -> sqlite3.Connection:
     """The connection if it has this version's schema; else a copy with it, gone when it is closed.
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from sqlite_utils import Database
 from tests.unit.daemon.stores import KERNEL, Seen
 
+from nearhint_daemon import directories
 from nearhint_daemon.cli import main
 from nearhint_daemon.config import SETTINGS
 from nearhint_daemon.directories import state_lock
@@ -192,6 +193,45 @@ def test_a_state_directory_that_takes_no_writes_ends_with_one_message(
     assert result.exit_code == ExitCode.FAILED
     assert result.stderr.startswith("nearhintd: STORE_FAILED: ")
     assert "Traceback" not in result.stderr
+
+
+@pytest.fixture
+def mounted_read_only(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory as a daemon left it that is mounted read-only since."""
+    with state_lock(state_dir):
+        open_ = os.open
+
+    def refuse(path: str, flags: int, *rest: int, **at: int) -> int:
+        if flags & (os.O_CREAT | os.O_RDWR | os.O_WRONLY) and str(path).startswith(str(state_dir)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return open_(path, flags, *rest, **at)
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(directories, "is_read_only", lambda path: path == state_dir)
+    return state_dir
+
+
+def test_the_check_reads_what_is_mounted_read_only(mounted_read_only: Path) -> None:
+    """As a disk is after errors: that is when it is asked for."""
+    before = sorted(mounted_read_only.rglob("*"))
+    arguments = ["db", "check", "--state-dir", str(mounted_read_only)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == ExitCode.OK, result.stderr
+    assert result.stdout.endswith("\nno problem found\n")
+    assert sorted(mounted_read_only.rglob("*")) == before, "SQLite made no index"
+    with state_lock(mounted_read_only):
+        assert CliRunner().invoke(main, arguments).exit_code == ExitCode.REFUSED
+    (mounted_read_only / f"{database.FILE_NAME}-wal").write_bytes(b"committed")
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, "check a copy of both" in result.stderr) == (ExitCode.FAILED, True)
+
+
+def test_a_daemon_says_that_its_state_is_mounted_read_only(mounted_read_only: Path) -> None:
+    address = f"unix:{mounted_read_only}/run/nearhint.sock"
+    arguments = ["serve", "--state-dir", str(mounted_read_only), "--address", address]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == ExitCode.FAILED
+    assert "is on a file system that is mounted read-only" in result.stderr
 
 
 def test_config_show_says_where_values_come_from() -> None:
