@@ -127,7 +127,11 @@ def _output_ends() -> Generator[None]:
 @click.group(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nearhint", prog_name="nearhintd")
 def main() -> None:
-    """The nearhint daemon: tunes kernels, keeps the results, serves tables."""
+    """The nearhint daemon: tunes kernels, keeps the results, serves tables.
+
+    Exit codes: 0 ok, 1 failed, 2 usage or a setting, 4 not found, 5 integrity problem, 6 refused
+    (locked, unsafe, a newer database), 130 interrupted, 141 nobody reads on (as after `| head`).
+    """
 
 
 def _plain(value: object) -> object:
@@ -142,8 +146,10 @@ def _flag(name: str) -> str:
 
 def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
     for name, setting in reversed(settings.SETTINGS.items()):
-        default = "empty" if setting.default == () else setting.default
-        text = f"{setting.metadata['help']} [default: {default}]"
+        facts = ["default: " + ("empty" if setting.default == () else str(setting.default))]
+        if setting.metadata["allowed"]:
+            facts.append(setting.metadata["allowed"])
+        text = f"{setting.metadata['help']} [{'; '.join(facts)}]"
         command = click.option(_flag(name), name, default=None, help=text)(command)
     return command
 
@@ -153,7 +159,11 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
 @_setting_options
 @_exits
 def serve(file: Path | None, **flags: str | None) -> ExitCode:
-    """Serve until SIGTERM; a second SIGTERM ends it at once."""
+    """Serve until SIGTERM; a second SIGTERM ends it at once.
+
+    Each setting is a flag, a variable (--state-dir: NEARHINT_STATE_DIR) and a key of the file
+    (state_dir); a flag wins over a variable, and a variable over the file.
+    """
     loaded = settings.load(flags, file=file)
     logs.configure(log_format=loaded.config.log_format, level=loaded.config.log_level)
     for warning in loaded.warnings:
@@ -175,7 +185,10 @@ def db() -> None:
 @_json_option
 @_exits
 def db_check(state_dir: str | None, file: Path | None, as_json: bool) -> ExitCode:
-    """Check the database, every row and every artifact's hash."""
+    """Check the database, every row and every artifact's hash.
+
+    Of a stopped daemon. Exit code 5 if something is wrong, 4 if there is no database.
+    """
     from nearhint_daemon.checking import Report, check
 
     loaded = settings.load({"state_dir": state_dir}, file=file)

@@ -6,6 +6,7 @@ A setting is a field of `Config`; its row in the field's metadata says how text 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import tomllib
@@ -29,7 +30,18 @@ _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,2})")
 FILE_LIMIT_BYTES = 1 << 20
 
 
-def _count(low: int, high: int) -> Callable[[object], int]:
+Parse = Callable[[object], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value becomes a setting's, and between what it may be, where it is a number."""
+
+    parse: Parse
+    allowed: str = ""
+
+
+def _count(low: int, high: int) -> Kind:
     def parse(value: object) -> int:
         if isinstance(value, str) and _INTEGER.fullmatch(value):
             value = int(value)
@@ -37,43 +49,37 @@ def _count(low: int, high: int) -> Callable[[object], int]:
             raise ValueError(f"must be an integer from {low} to {high}")
         return value
 
-    return parse
+    return Kind(parse, f"{low} to {high}")
 
 
-def _seconds(value: object) -> float:
-    try:
-        parsed = float(value) if isinstance(value, int | float | str) else -1.0
-    except (ValueError, OverflowError):
-        parsed = -1.0
-    if isinstance(value, bool) or not 0.0 <= parsed <= 86_400.0:
-        raise ValueError("must be a number of seconds from 0 to 86400")
-    return parsed
+def _number(low: float, high: float, what: str = "a number") -> Kind:
+    allowed = f"{low:g} to {high:.0f}"
+
+    def parse(value: object) -> float:
+        try:
+            parsed = float(value) if isinstance(value, int | float | str) else math.nan
+        except (ValueError, OverflowError):
+            parsed = math.nan
+        if isinstance(value, bool) or not low <= parsed <= high:
+            raise ValueError(f"must be {what} from {allowed}")
+        return parsed
+
+    return Kind(parse, allowed)
 
 
-def _positive_seconds(value: object) -> float:
-    parsed = _seconds(value)
-    if parsed < 1.0:
-        raise ValueError("must be a number of seconds from 1 to 86400")
-    return parsed
+_DAY_S = 86_400.0
+_seconds = _number(0.0, _DAY_S, "a number of seconds")
+_positive_seconds = _number(1.0, _DAY_S, "a number of seconds")
+_share = _number(0.0, 1.0)
 
 
-def _share(value: object) -> float:
-    try:
-        parsed = float(value) if isinstance(value, int | float | str) else -1.0
-    except (ValueError, OverflowError):
-        parsed = -1.0
-    if isinstance(value, bool) or not 0.0 <= parsed <= 1.0:
-        raise ValueError("must be a number from 0 to 1")
-    return parsed
-
-
-def _one_of(*names: str) -> Callable[[object], str]:
+def _one_of(*names: str) -> Kind:
     def parse(value: object) -> str:
         if value not in names:
             raise ValueError(f"must be one of {', '.join(names)}")
         return str(value)
 
-    return parse
+    return Kind(parse)
 
 
 def _path(value: object) -> Path:
@@ -111,8 +117,10 @@ def _devices(value: object) -> tuple[str, ...]:
     return parsed
 
 
-def _row(parse: Callable[[object], object], text: str) -> Mapping[str, Any]:
-    return {"parse": parse, "help": text}
+def _row(kind: Kind | Parse, text: str) -> Mapping[str, Any]:
+    if not isinstance(kind, Kind):
+        kind = Kind(kind)
+    return {"parse": kind.parse, "allowed": kind.allowed, "help": text}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,12 @@ from click.testing import CliRunner
 from sqlite_utils import Database
 from tests.unit.daemon.stores import KERNEL, Seen
 
+from nearhint_daemon import config as settings
 from nearhint_daemon import directories
 from nearhint_daemon.cli import main
 from nearhint_daemon.config import SETTINGS
 from nearhint_daemon.directories import state_lock
+from nearhint_daemon.errors import InvalidConfiguration
 from nearhint_daemon.exit_codes import ExitCode
 from nearhint_daemon.store import Store, database, migrations
 from nearhint_daemon.store.schema import APPLICATION_ID, VERSION
@@ -65,7 +67,27 @@ def test_the_help_says_every_default_as_it_is() -> None:
     shown = " ".join(CliRunner().invoke(main, ["serve", "--help"]).output.split())
     for setting in SETTINGS.values():
         default = "empty" if setting.default == () else setting.default
-        assert f"{setting.metadata['help']} [default: {default}]" in shown, setting.name
+        allowed = f"; {setting.metadata['allowed']}" if setting.metadata["allowed"] else ""
+        told = f"{setting.metadata['help']} [default: {default}{allowed}]"
+        assert told in shown, setting.name
+        is_number = isinstance(setting.default, int | float)
+        assert bool(allowed) == is_number, "what is no number says by itself what it may be"
+
+
+def test_a_number_is_refused_with_what_the_help_allows() -> None:
+    bounded = {name: each for name, each in SETTINGS.items() if each.metadata["allowed"]}
+    assert len(bounded) > 8
+    for name, setting in bounded.items():
+        with pytest.raises(InvalidConfiguration) as caught:
+            settings.load({name: "1e300"}, environment={})
+        assert str(caught.value).endswith(f" from {setting.metadata['allowed']}"), name
+
+
+def test_every_exit_code_of_a_command_is_in_the_help() -> None:
+    shown = " ".join(CliRunner().invoke(main, ["--help"]).output.split())
+    never = {ExitCode.UNREACHABLE, ExitCode.PARTIAL}
+    for code in set(ExitCode) - never:
+        assert f" {code.value} " in shown, code
 
 
 def test_a_state_directory_that_is_no_such_thing_is_a_problem(state_dir: Path) -> None:
