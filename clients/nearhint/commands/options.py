@@ -16,6 +16,7 @@ from nearhint import config, version
 from nearhint.cli_output import replace_what_no_terminal_shows, talk
 from nearhint.connection import Connection
 from nearhint.counters import Counters
+from nearhint.ending import interrupted_when_told_to_end
 from nearhint.errors import (
     DaemonUnreachable,
     Disabled,
@@ -52,7 +53,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON o
 
 
 def exits(command: Callable[Arguments, ExitCode | None]) -> Callable[Arguments, None]:
-    """Ends a command with an exit code; an error of ours becomes a line on stderr."""
+    """Ends a command with an exit code; an error of ours becomes a line on stderr.
+
+    One that is told to end, as by `timeout` or a scheduler, ends like one that is interrupted.
+    """
 
     @wraps(command)
     def run(*args: Arguments.args, **options: Arguments.kwargs) -> None:
@@ -61,7 +65,8 @@ def exits(command: Callable[Arguments, ExitCode | None]) -> Callable[Arguments, 
             talk(f"nearhint: {name} is no setting; did you mean {meant}?")
         try:
             _check_text(options)
-            code = command(*args, **options) or ExitCode.OK
+            with interrupted_when_told_to_end():
+                code = command(*args, **options) or ExitCode.OK
         except NearhintError as error:
             talk(f"nearhint: {error.report()}")
             code = exit_code(error)

@@ -21,7 +21,6 @@ from nearhint.demo import lines, second
 from nearhint.demo.budget import Budget, Costs
 from nearhint.demo.conditions import conditions
 from nearhint.demo.daemon import DemoDaemon, environment, explained, lost, results
-from nearhint.demo.ending import interrupted_when_told_to_end
 from nearhint.demo.models import Encoder, check_present, warm_up_capture
 from nearhint.demo.options import DemoOptions
 from nearhint.demo.report import (
@@ -36,6 +35,7 @@ from nearhint.demo.report import (
 from nearhint.demo.rows import Pair, Sides, row
 from nearhint.demo.stages import Stages
 from nearhint.demo.tiers import NAMES, Served, served
+from nearhint.ending import interrupted_when_told_to_end
 from nearhint.readiness import SettleReport, settle, status
 from nearhint.session import counters, shutdown
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 
 import pytest
 from tests.unit.client import doubling
@@ -194,14 +195,24 @@ def test_regret_says_that_a_policy_holds_it_up(judged: FakeDaemon) -> None:
     assert "the policy of cpu is never" in result.stderr
 
 
-def test_regret_that_is_interrupted_stops_the_daemons_work(
-    judged: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_regret_that_is_told_to_end_stops_the_daemons_work(
+    judged: FakeDaemon, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
+    """As by Ctrl-C, `timeout` or a scheduler, a terminal that closes."""
+
     def interrupt(connection: Connection, operation_id: str) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
+        raise AssertionError("it went on")
 
     monkeypatch.setattr(Connection, "watch_operation", interrupt)
-    result = run("regret", "abab", "--address", judged.address)
+    usual = signal.default_int_handler if number == signal.SIGINT else lambda *_: None
+    before = signal.signal(number, usual)
+    try:
+        result = run("regret", "abab", "--address", judged.address)
+        assert signal.getsignal(number) == usual
+    finally:
+        signal.signal(number, before)
     assert result.exit_code == ExitCode.INTERRUPTED
     (request,) = judged.asked("CancelOperation")
     assert request.id == "judging"

@@ -1,4 +1,4 @@
-"""The demo's end by a signal: what it started ends as it does when somebody presses Ctrl-C."""
+"""A command's end by a signal: what it began ends as it does when somebody presses Ctrl-C."""
 
 from __future__ import annotations
 
