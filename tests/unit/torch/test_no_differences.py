@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from tests.unit.torch.conftest import Install
 from tests.unit.torch.fake_session import FakeSnapshot, all_nodes
 from torch.utils import _pytree as pytree
 
-from nearhint.session import counters
+from nearhint.session import Snapshot, counters
 from nearhint_compiler.pipeline import lower
+from nearhint_rules.program import Program
 from nearhint_torch.backend import nearhint
 
 SIZES = ((3, 5), (4, 7), (2, 9))
@@ -56,41 +58,36 @@ def assert_same(case: Case, sizes: tuple[int, int], compiled: Any) -> None:
     assert _sharing((expected, args)) == _sharing((got, twin))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_t0_gives_what_eager_gives(case: Case, session: Install) -> None:
-    fake = session(lambda program: None)
-    compiled = torch.compile(case.function, backend=nearhint, dynamic=True)
-    with torch.no_grad():
-        for sizes in SIZES:
-            assert_same(case, sizes, compiled)
-    assert fake.handles, "nothing was captured"
-    assert not fake.fallbacks or set(fake.fallbacks) == {"no_plan"}
+Plans = Callable[[Program], Snapshot | None]
+PHASES: dict[str, Plans] = {
+    "T0": lambda program: None,
+    "single nodes": lambda program: FakeSnapshot(all_nodes(program)),
+    "kernels that are not there yet": lambda program: FakeSnapshot(
+        lower(program, target_kind="cpu").plan
+    ),
+}
+"""What a process has of a Program, in the order in which it comes."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_plan_of_single_nodes_gives_what_eager_gives(case: Case, session: Install) -> None:
-    before = counters.seen().get("original_program_failed", 0)
-    fake = session(lambda program: FakeSnapshot(all_nodes(program)))
-    compiled = torch.compile(case.function, backend=nearhint, dynamic=True)
-    with torch.no_grad():
-        for sizes in SIZES:
-            assert_same(case, sizes, compiled)
-    assert fake.handles, "nothing was captured"
-    assert not fake.fallbacks
-    assert counters.seen().get("original_program_failed", 0) == before
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_plan_whose_kernels_are_not_there_yet_gives_what_eager_gives(
+def test_whatever_a_process_has_of_a_graph_gives_what_eager_gives(
     case: Case, session: Install
 ) -> None:
-    fake = session(lambda program: FakeSnapshot(lower(program, target_kind="cpu").plan))
+    """Of one capture: what was worked out for a Snapshot serves no other."""
+    before = counters.seen().get("original_program_failed", 0)
+    fake = session(PHASES["T0"])
     compiled = torch.compile(case.function, backend=nearhint, dynamic=True)
-    with torch.no_grad():
-        for sizes in (*SIZES, *SIZES):
-            assert_same(case, sizes, compiled)
-    assert fake.handles, "nothing was captured"
-    assert not fake.fallbacks
+    for phase, plans in PHASES.items():
+        fake.make_snapshot = plans
+        for handle in fake.handles:
+            handle.snapshot = plans(handle.program)
+        fake.fallbacks.clear()
+        with torch.no_grad():
+            for sizes in (*SIZES, *SIZES):
+                assert_same(case, sizes, compiled)
+        assert fake.handles, "nothing was captured"
+        assert set(fake.fallbacks) <= ({"no_plan"} if phase == "T0" else set()), phase
+        assert counters.seen().get("original_program_failed", 0) == before, phase
 
 
 @pytest.mark.parametrize("sizes", [(1, 5), (0, 5), (5, 0), (1, 1)])
