@@ -31,6 +31,7 @@ from nearhint_daemon.metrics import Metrics
 from nearhint_daemon.operating.quarantine import QUARANTINE, REJECTED
 from nearhint_daemon.server import Server
 from nearhint_daemon.store import database
+from nearhint_daemon.store.artifacts import CORRUPT
 from nearhint_daemon.store.store import ARTIFACTS
 from nearhint_daemon.workers import scratch
 from nearhint_daemon.workers.pool import BenchPool, CompilePool
@@ -42,9 +43,9 @@ SOCKET_LOOK_S = 5.0
 METRICS_ADDRESS_NAME = "metrics_address"
 LEFT_IN_STATE = (
     directories.LOCK_NAME,
-    f"{database.FILE_NAME}*",
+    *(f"{database.FILE_NAME}{suffix}" for suffix in database.SUFFIXES),
     ARTIFACTS,
-    f"{ARTIFACTS}/*",
+    *(f"{ARTIFACTS}/{name}" for name in (CORRUPT, "??")),
     QUARANTINE,
     REJECTED,
 )

@@ -23,6 +23,8 @@ from nearhint_rules.canonical import content_hash
 ARTIFACT_LIMIT_BYTES = 64 * 2**20
 ROOM_BYTES = 2**20
 """How much a disk takes that was full and is not any more."""
+CORRUPT = "corrupt"
+"""The folder beside those of binaries where such are that were moved aside."""
 CORRUPT_KEPT = 16
 """Files that are kept of those whose bytes did not have their hash."""
 BEFORE_ITS_ROW_S = 60.0
@@ -43,7 +45,7 @@ class ArtifactFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._corrupt = root / "corrupt"
+        self._corrupt = root / CORRUPT
         self._sizes: dict[str, tuple[int, int]] = {}
         root.mkdir(mode=0o700, exist_ok=True)
         self._corrupt.mkdir(mode=0o700, exist_ok=True)

@@ -16,6 +16,8 @@ from nearhint_daemon.errors import StoreError
 from nearhint_daemon.store import aside, schema
 
 FILE_NAME = "nearhint.db"
+SUFFIXES = ("", "-wal", "-shm")
+"""Of the files that are the database: its own, its log, the log's index."""
 SHARED_INDEX = "unix"
 """SQLite's usual file layer: the log's index is a file beside it, which other programs map, too."""
 OWN_INDEX = "unix-excl"
@@ -252,7 +254,7 @@ def move_aside(path: Path) -> Path:
     """
     folder = path.parent / aside.name_now("corrupt-")
     folder.mkdir(mode=0o700)
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in SUFFIXES:
         source = path.with_name(path.name + suffix)
         if source.exists():
             source.rename(folder / source.name)

@@ -81,15 +81,16 @@ def test_what_an_earlier_daemon_left_is_made_ours_to_read_and_write(tmp_path: Pa
     left = [tmp_path / name for name in ("nearhint.db", "LOCK", "artifacts", "artifacts/0f")]
     for path in left[:2]:
         path.touch()
-    for path in left:
+    others = [tmp_path / name for name in ("lost+found", "nearhint.db.bak", "artifacts/notes")]
+    for path in others:
+        path.touch(mode=0o400)
+    for path in reversed(left):  # a folder after what is in it
         path.chmod(0o400)
-    other = tmp_path / "lost+found"
-    other.mkdir(mode=0o500)
     (tmp_path / "nearhint.db-wal").symlink_to(tmp_path / "nowhere")
     directories.own(tmp_path, LEFT_IN_STATE)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in left]
     assert modes == [0o600, 0o600, 0o700, 0o700]
-    assert stat.S_IMODE(other.stat().st_mode) == 0o500, "that is not ours"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in others} == {0o400}, "none is ours"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
