@@ -49,7 +49,6 @@ class Watcher:
         self.namespace = namespace
         self.target = target
         self.pending: OrderedDict[TableKey, None] = OrderedDict()
-        self.is_over = False
         self.wake = asyncio.Event()
 
     def offer(self, key: TableKey) -> None:
@@ -58,11 +57,6 @@ class Watcher:
             return
         self.pending[key] = None
         self.pending.move_to_end(key)
-        self.wake.set()
-
-    def end(self) -> None:
-        """Nothing more comes."""
-        self.is_over = True
         self.wake.set()
 
 
@@ -83,6 +77,7 @@ class TableIndex:
         self._targets: dict[tuple[str, str], tuple[str, ...]] = {}
         self._decoded = Recent[tuple[TableKey, int], Selector](DECODED_LIMIT)
         self._watchers: set[Watcher] = set()
+        self._is_over = False
         self.change_seq = 0
         self.published_at = time.monotonic()
 
@@ -243,6 +238,8 @@ class TableIndex:
         for _, key in waiting:
             watcher.offer(key)
         self._watchers.add(watcher)
+        if self._is_over:
+            watcher.wake.set()
         try:
             # The first answer comes even if there is nothing new: it says where the watch is.
             yield self._drain(watcher)
@@ -250,16 +247,20 @@ class TableIndex:
                 await watcher.wake.wait()
                 while watcher.pending:
                     yield self._drain(watcher)
-                if watcher.is_over:
+                if self._is_over:
                     return
                 watcher.wake.clear()
         finally:
             self._watchers.discard(watcher)
 
     def end_watches(self) -> None:
-        """Ends every watch once it has been sent what there is: the daemon is leaving."""
+        """Ends every watch once it has been sent what there is: the daemon is leaving.
+
+        Those that are just beginning, too.
+        """
+        self._is_over = True
         for watcher in self._watchers:
-            watcher.end()
+            watcher.wake.set()
 
     @property
     def watchers(self) -> int:
