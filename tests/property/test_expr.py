@@ -234,7 +234,8 @@ def python_value(node: ast.expr, sizes: dict[str, int]) -> int:
             return BINARY[type(op)](python_value(left, sizes), python_value(right, sizes))
         case ast.Call(ast.Name(name), arguments):
             return {"min": min, "max": max}[name](python_value(each, sizes) for each in arguments)
-    raise AssertionError(ast.dump(node))
+        case _:
+            raise AssertionError(ast.dump(node))
 
 
 @pytest.mark.parametrize(
