@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from nearhint_daemon.errors import (
@@ -57,6 +58,17 @@ def prepare(path: Path, *, mode: int) -> None:
         raise DirectoryUnsafe(f"{path} may be written by others: {advice}")
     if mode == STATE_MODE and stat.S_IMODE(found.st_mode) != mode:
         _set_mode(path, mode)
+
+
+def give_to_owner(path: Path) -> None:
+    """Gives what root has just made to whom its folder belongs to, as SQLite does with its files.
+
+    Else a check that root runs leaves what the daemon may not write.
+    """
+    if os.geteuid() == 0:
+        folder = path.parent.stat()
+        with suppress(PermissionError):  # a root without that capability
+            os.chown(path, folder.st_uid, folder.st_gid, follow_symlinks=False)
 
 
 def is_read_only(path: Path) -> bool:
@@ -152,7 +164,9 @@ class Lock:
         """
         flags = os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            return os.open(self._path, flags | os.O_RDWR | os.O_CREAT, 0o600), True
+            descriptor = os.open(self._path, flags | os.O_RDWR | os.O_CREAT, 0o600)
+            give_to_owner(self._path)
+            return descriptor, True
         except OSError as error:
             if error.errno != errno.EROFS or not self._path.exists():
                 raise

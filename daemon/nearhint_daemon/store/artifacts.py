@@ -16,6 +16,7 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from nearhint_daemon.directories import give_to_owner
 from nearhint_daemon.errors import ArtifactCorrupt, ArtifactUnknown, StoreError, StoreReadOnly
 from nearhint_daemon.store import aside
 from nearhint_rules.canonical import content_hash
@@ -47,8 +48,10 @@ class ArtifactFiles:
         self._root = root
         self._corrupt = root / CORRUPT
         self._sizes: dict[str, tuple[int, int]] = {}
-        root.mkdir(mode=0o700, exist_ok=True)
-        self._corrupt.mkdir(mode=0o700, exist_ok=True)
+        for folder in (root, self._corrupt):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700)
+                give_to_owner(folder)
         for place in ("", "??/"):
             for left in root.glob(f"{place}*{_TEMPORARY}"):
                 with suppress(OSError):  # on a disk that takes no writes it is in nobody's way

@@ -132,6 +132,21 @@ def test_a_changed_artifact_fails_the_check(state_dir: Path) -> None:
     assert result.stdout.endswith("\n1 problem\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_check_that_root_runs_leaves_nothing_that_the_daemon_may_not_write(
+    state_dir: Path,
+) -> None:
+    (path,) = (state_dir / "artifacts").glob("??/*")
+    path.write_bytes(b"binarz")
+    (state_dir / "artifacts" / "corrupt").rmdir()
+    for each in (state_dir, *state_dir.rglob("*")):
+        os.chown(each, 12345, 12345)
+    CliRunner().invoke(main, ["db", "check", "--state-dir", str(state_dir)])
+    left = list(state_dir.rglob("*"))
+    assert {"LOCK", "corrupt"} <= {each.name for each in left}
+    assert {(each.stat().st_uid, each.stat().st_gid) for each in left} == {(12345, 12345)}
+
+
 def test_the_check_refuses_a_running_daemons_database(state_dir: Path) -> None:
     lock = state_lock(state_dir)
     lock.acquire()
