@@ -35,7 +35,7 @@ def schedules(
 ) -> Iterator[Schedule]:
     """The default first."""
     points = by_points(kernel)
-    lane = f"p{len(points.pointwise) - 1}"
+    lane = f"p{max(0, len(points.pointwise) - 1)}"  # of a single point, the loop of one
     is_row = bool(kernel.pointwise) and lane not in variables_of(points)[scatter.place]
     index = points.body[-1]
     assert isinstance(index, ir.Scatter)

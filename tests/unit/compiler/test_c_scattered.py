@@ -11,6 +11,7 @@ from tests.unit.compiler.kernels import kernel_of, largest_at_places
 from tests.unit.compiler.native import LEVELS, Native, check, compile_kernel
 
 from nearhint_compiler.ir import nodes as ir
+from nearhint_compiler.ir.text import parse_kernel
 from nearhint_compiler.schedule import candidates
 from nearhint_daemon.workers.cases import sizes_at
 from nearhint_rules.artifact import CHECKED_ENTRY
@@ -65,6 +66,17 @@ def test_points_are_added_where_their_places_say(name: str, level: str, tmp_path
             inputs = drawn(native.kernel, dims, seed=len(dims))
             for threads in (1, 3):
                 check(native, dims, inputs, threads=threads)
+
+
+def test_a_single_point_is_added_to_a_single_place(tmp_path: Path) -> None:
+    kernel = parse_kernel(
+        "(kernel (symbols) (pointwise) (reduction) (params (in i64) (in f32) (out f32)) (body"
+        " (load 0 0) (load 1 0) (const f32 0x0) (scatter sum f32 2 0 1 1 0 2 1)))"
+    )
+    at = LEVELS["portable"]
+    for schedule in candidates(kernel, at):
+        native = compile_kernel(kernel, schedule, tmp_path, at=at)
+        check(native, (), [np.zeros(1, np.int64), np.full(1, 2.5, np.float32)], threads=1)
 
 
 def test_terms_are_added_in_the_order_of_the_loops_by_any_number_of_threads(
