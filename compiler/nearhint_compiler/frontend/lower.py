@@ -14,6 +14,7 @@ from nearhint_compiler.errors import CompilerError, Unlowerable
 from nearhint_compiler.frontend.activations import ACTIVATIONS
 from nearhint_compiler.frontend.angles import ANGLES
 from nearhint_compiler.frontend.call import Call, is_host_scalar, type_read
+from nearhint_compiler.frontend.comparisons import COMPARISONS
 from nearhint_compiler.frontend.creation import CREATION
 from nearhint_compiler.frontend.crosses import CROSSES
 from nearhint_compiler.frontend.duplicates import duplicates
@@ -50,7 +51,7 @@ Rule = Callable[[Call], Lowered]
 TABLE: Mapping[str, Rule] = {
     **POINTWISE, **ACTIVATIONS, **SPECIAL, **ANGLES, **CREATION, **JOINS, **GATES, **POOLS,
     **REDUCTIONS, **LOSSES, **SCANS, **NORMALISATION, **VIEWS, **LOOKUPS,
-    **SCATTERS, **PLACED_SUMS, **CROSSES,
+    **SCATTERS, **PLACED_SUMS, **CROSSES, **COMPARISONS,
 }  # fmt: skip
 """Every op that is lowered; any other is opaque. Attention and matrix products are never here."""
 POINT_BYTES = 1 << 12

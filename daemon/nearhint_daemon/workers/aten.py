@@ -23,6 +23,7 @@ from nearhint_daemon.workers.elements import FLOATS
 from nearhint_daemon.workers.errors import FallbackInvalid, OpNotAllowed, lacks_memory
 from nearhint_daemon.workers.looked_up import WITHIN, WITHIN_AS_KERNELS, places_of, source_of
 from nearhint_daemon.workers.reference_ops import F8E4M3FN_LIMIT
+from nearhint_daemon.workers.searched import SORTED_AS_KERNELS
 from nearhint_daemon.workers.tolerance import PRECISIONS
 from nearhint_rules import expr as ex
 from nearhint_rules import program as pr
@@ -186,7 +187,7 @@ class AtenProgram:
         if self._precision == "f64" and _makes_f8e4m3fn(self._program, node):
             call = _saturating(call)
         if self._precision == "f64":
-            call = WITHIN_AS_KERNELS.get(node.op, EMPTY_AS_KERNELS.get(node.op, call))
+            call = AS_KERNELS.get(node.op, call)
         elif _computes_places(self._program, node):
             call = WITHIN.get(node.op, call)
         if self._precision == "f64" and len(args) > HALF_TO_FLOAT.get(node.op, len(args)):
@@ -284,6 +285,8 @@ EMPTY_AS_KERNELS: Mapping[str, Callable[..., torch.Tensor]] = {
     "aten.new_empty.default": torch.ops.aten.new_zeros.default,
 }
 """Ops that leave what there is, of which Kernels make zeros: what is not written over is equal."""
+AS_KERNELS = {**WITHIN_AS_KERNELS, **SORTED_AS_KERNELS, **EMPTY_AS_KERNELS}
+"""What is run in place of ops to check a lowering."""
 
 
 def _callable(op: str) -> Callable[..., Any] | None:

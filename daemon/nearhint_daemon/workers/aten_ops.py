@@ -55,6 +55,7 @@ bitwise_not default
 bitwise_or Tensor Scalar
 bitwise_right_shift Tensor Tensor_Scalar
 bitwise_xor Tensor Scalar
+bucketize Tensor
 cat default
 ceil default
 celu default
@@ -120,6 +121,7 @@ index_add default
 index_put default
 index_select default
 isfinite default
+isin Tensor_Tensor
 isinf default
 isnan default
 isneginf default
@@ -200,6 +202,7 @@ scalar_tensor default
 scatter src value
 scatter_add default
 scatter_reduce two
+searchsorted Tensor
 select int
 select_scatter default
 sgn default
