@@ -20,7 +20,7 @@ SEARCHES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bucketize to the right, i32": lambda x, b: torch.bucketize(x, b, right=True, out_int32=True),
     "searchsorted": lambda x, b: torch.searchsorted(b, x),
     "searchsorted to the right": lambda x, b: torch.searchsorted(b, x, side="right"),
-    "is one of": lambda x, b: torch.isin(x, b),
+    "is one of": torch.isin,
     "is none of a matrix": lambda x, b: torch.isin(x, b.view(3, 3), invert=True),
 }
 
