@@ -68,10 +68,13 @@ def returns_gradients(module: torch.fx.GraphModule) -> bool:
 DECOMPOSED = (
     torch.ops.aten.pixel_shuffle,
     torch.ops.aten.pixel_unshuffle,
+    torch.ops.aten.diag_embed,
+    torch.ops.aten.rot90,
     torch.ops.aten.nll_loss_forward,
     torch.ops.aten.nll_loss2d_forward,
     torch.ops.aten._softmax_backward_data,
     torch.ops.aten._log_softmax_backward_data,
+    torch.ops.aten._prelu_kernel_backward,
     torch.ops.aten.native_layer_norm_backward,
     torch.ops.aten.diagonal_backward,
     torch.ops.aten.elu_backward,
@@ -83,18 +86,21 @@ DECOMPOSED = (
     torch.ops.aten.huber_loss_backward,
     torch.ops.aten.leaky_relu_backward,
     torch.ops.aten.log_sigmoid_backward,
+    torch.ops.aten.mish_backward,
     torch.ops.aten.mse_loss_backward,
     torch.ops.aten.select_backward,
     torch.ops.aten.sigmoid_backward,
     torch.ops.aten.silu_backward,
     torch.ops.aten.slice_backward,
+    torch.ops.aten.smooth_l1_loss_backward,
     torch.ops.aten.softplus_backward,
     torch.ops.aten.tanh_backward,
     torch.ops.aten.threshold_backward,
 )
 """Ops that are captured as what torch decomposes them to: moves as the views and copies that they
-are, losses by labels as lookups and sums, which join the walk over a row of probabilities, and
-gradients, which are chains of ops that join what is around them."""
+are, matrices of diagonals as choices by positions, losses by labels as lookups and sums, which join the
+walk over a row of probabilities, and gradients, which are chains of ops that join what is around
+them."""
 
 
 def aot_inference(

@@ -338,6 +338,9 @@ GRADIENTS: dict[str, Function] = {
     "log sigmoid": lambda g, x: _aten.log_sigmoid_backward(g, x, (-x.abs()).exp()),
     "huber loss": lambda g, x: _aten.huber_loss_backward(g, x, g, 1, 0.5),
     "mean squares": lambda g, x: _aten.mse_loss_backward(g, x, g, 1),
+    "mish": _aten.mish_backward,
+    "prelu": lambda g, x: _aten._prelu_kernel_backward(g, x, x.new_full((1,), 0.3))[0],
+    "smooth l1 loss": lambda g, x: _aten.smooth_l1_loss_backward(g, x, g, 1, 0.5),
     "log_softmax": lambda g, x: _aten._log_softmax_backward_data(g, x, -1, x.dtype),
 }
 
@@ -400,6 +403,10 @@ VIEWS: dict[str, Function] = {
     "diagonal": lambda x: x.diagonal(0, 1, 2) + 1,
     "diagonal above": lambda x: x.diagonal(2, 1, 2) + 1,
     "diagonal below": lambda x: x.diagonal(-3, 2, 1) + 1,
+    "matrices of diagonals": lambda x: torch.diag_embed(x * 2) + 1,
+    "matrices of diagonals above": lambda x: torch.diag_embed(x * 2, 1, 0, -1).exp(),
+    "turned": lambda x: torch.rot90(x * 2, 1, (1, 2)) + 1,
+    "turned back": lambda x: torch.rot90(x * 2, 3, (1, 2)).relu(),
     "padded": lambda x: functional.pad(x, (1, 2), value=0.5) * 2,
     "padded behind": lambda x: functional.pad(x * 2, (0, 0, 0, 3)).exp(),
     "padded before": lambda x: functional.pad(x + 1, (3, 0)).cumsum(-1),
@@ -419,6 +426,12 @@ def test_views(name: str, kind: str) -> None:
         "batch of one": drawn(1, 7, 12),
     }[kind]
     check(VIEWS[name], x)
+
+
+def test_matrices_of_diagonals_are_made_where_these_are() -> None:
+    lowered = check(lambda x: torch.diag_embed(x * 2) + 1, drawn(5, 7))
+    assert len(lowered.kernels) == 1
+    assert not any(isinstance(step, RunNodes) for step in lowered.plan.steps)
 
 
 def test_static_shapes_are_lowered_as_well() -> None:
