@@ -98,9 +98,9 @@ DECOMPOSED = (
     torch.ops.aten.threshold_backward,
 )
 """Ops that are captured as what torch decomposes them to: moves as the views and copies that they
-are, matrices of diagonals as choices by positions, losses by labels as lookups and sums, which join the
-walk over a row of probabilities, and gradients, which are chains of ops that join what is around
-them."""
+are, matrices of diagonals as choices by positions, losses by labels as lookups and sums, which join
+the walk over a row of probabilities, and gradients, which are chains of ops that join what is
+around them."""
 
 
 def aot_inference(
