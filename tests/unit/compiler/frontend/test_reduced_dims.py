@@ -53,7 +53,7 @@ def test_a_quotient_without_a_reduction_of_its_own_takes_the_sizes_of_all() -> N
 
 
 def test_what_reads_a_whole_tensor_takes_no_part_in_the_space() -> None:
-    """bucketize searches all boundaries for each element: it stays the client's."""
+    """bucketize searches boundaries of which nobody knows how many: it stays the client's."""
 
     def function(x: Tensor, boundaries: Tensor) -> Tensor:
         return torch.bucketize(x * 2, boundaries).float().sum(-1)
