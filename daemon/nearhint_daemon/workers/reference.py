@@ -67,8 +67,8 @@ ROW_LIMIT = 1 << 23
 PART_POINTS = 1 << 16
 """Points of a slab that a thread interprets at once, if its outermost dim can be cut so short."""
 THREADS = 6
-"""That interpret several slabs together, if there are so many CPUs. A window that is all of the
-space is interpreted by one: threads of its few parts took 1.8 times its CPU time."""
+"""That interpret slabs together, at most, and on half of the CPUs: compilers have the others. On
+two, where threads take turns, parts took them 1.8 times the CPU time that one thread took."""
 COVERAGE_POINTS = 1 << 24
 """Points up to which all stored elements are enumerated, when slabs do not show them all."""
 SPECIAL_EVERY = 8
@@ -180,8 +180,8 @@ def make_reference(
 
     parts = [list(_parts(kernel, window, sizes)) for window in windows]
     flat = [part for each in parts for part in each]
-    threads = min(len(flat), THREADS, len(os.sched_getaffinity(0)))
-    if threads > 1 and len(windows) > 1:
+    threads = min(len(flat), THREADS, len(os.sched_getaffinity(0)) // 2)
+    if threads > 1:
         # Their arrays are large: numpy leaves the interpreter's lock to the others meanwhile.
         with ThreadPoolExecutor(threads) as pool:
             found = iter(list(pool.map(expected, flat)))

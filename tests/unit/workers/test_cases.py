@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -125,8 +126,9 @@ def test_a_reference_is_the_same_in_however_many_parts(
     sizes = awkward_sizes(kernel, ALWAYS)[0]
     monkeypatch.setattr(reference, "SLAB_POINTS", max(1, sizes.points // 4))
     made = []
-    for points in (sizes.points, max(1, sizes.points // 40)):
+    for points, cpus in ((sizes.points, 1), (max(1, sizes.points // 40), 12)):
         monkeypatch.setattr(reference, "PART_POINTS", points)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cpus=cpus: set(range(cpus)))
         made.append(reference.make_reference(kernel, sizes, seed=(1,)))
     first, second = made
     assert first.windows == second.windows
