@@ -15,7 +15,7 @@ def to_formula(expr: Expr) -> str:
 
     >>> from nearhint_rules.expr import parse
     >>> [to_formula(parse(text)) for text in ("(* 4 (+ k0 -1))", "(+ (* -2 k0) (^ k1 2))")]
-    ['4 * (k0 - 1)', '-2 * k0 + k1 ** 2']
+    ['4 * k0 - 4', 'k1 ** 2 - 2 * k0']
     """
     return _formula(expr)[0]
 
