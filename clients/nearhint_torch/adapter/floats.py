@@ -2,7 +2,7 @@
 
 With `dynamic=True` Dynamo has floats that a module keeps, such as a norm's epsilon, as inputs of
 its graph. torch traces all of that, finds that an op takes them as plain numbers alone, and begins
-anew with those as constants: a third of the time that a BERT takes to capture.
+anew with those as constants.
 """
 
 # pyright: reportPrivateUsage=false

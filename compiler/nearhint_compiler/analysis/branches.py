@@ -262,7 +262,7 @@ def _facts(conditions: Iterable[tuple[int, bool]], compared: Comparison) -> Iter
         pair = compared(place)
         if pair is not None:
             low, high = pair
-            yield ex.add(low, 1, ex.mul(-1, high)) if holds else ex.sub(high, low)
+            yield ex.sub(ex.add(low, 1), high) if holds else ex.sub(high, low)
 
 
 def _unclamped(index: ex.Expr, facts: Container[ex.Expr]) -> ex.Expr:

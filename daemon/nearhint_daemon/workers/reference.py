@@ -68,7 +68,7 @@ PART_POINTS = 1 << 16
 """Points of a slab that a thread interprets at once, if its outermost dim can be cut so short."""
 THREADS = 6
 """That interpret slabs together, at most, and on half of the CPUs: compilers have the others. On
-two, where threads take turns, parts took them 1.8 times the CPU time that one thread took."""
+two, where threads take turns, they take more of the CPUs' time than one thread does."""
 COVERAGE_POINTS = 1 << 24
 """Points up to which all stored elements are enumerated, when slabs do not show them all."""
 SPECIAL_EVERY = 8
