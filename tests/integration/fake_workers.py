@@ -23,7 +23,7 @@ from nearhint_rules import expr as ex
 from nearhint_rules.artifact import ArtifactRef, CpuLaunch
 from nearhint_rules.canonical import content_hash
 from nearhint_rules.expr import ONE, Sym
-from nearhint_rules.guard import Fact, Guard
+from nearhint_rules.guard import Fact, Guard, size_facts_hold
 from nearhint_rules.plan import Fallback, Launch, Output, Plan
 from nearhint_rules.program import (
     Node,
@@ -40,6 +40,7 @@ from nearhint_rules.target import CpuDevice
 
 CPU = CpuDevice("Test CPU", ("avx2",), "glibc 2.36")
 SCHEDULES = ("cpu.rows vector=8", "cpu.rows vector=16", "cpu.rows vector=32")
+NOT_HERE = "its Guard does not hold here"
 DISCARDED = 4
 """Samples that each contestant of a measurement lost."""
 MEDIAN_NS = {"fallback": 2000, SCHEDULES[0]: 1500, SCHEDULES[1]: 1000, SCHEDULES[2]: 1800}
@@ -150,8 +151,14 @@ def compiled(job: pb.CompileVariant) -> pb.Compiled:
 
 
 def measured(job: pb.MeasureHint) -> pb.Measured:
+    """Timings by Schedule; of what may not run at the sizes, that it may not."""
     answers: list[pb.MeasuredCandidate] = []
+    sizes = convert.size_hint_from_proto(job.sizes).values()
+    dims = {f"k{number}": size for number, size in enumerate(sizes)}
     for candidate in job.candidates:
+        if not size_facts_hold(convert.guard_from_proto(candidate.binary.guard), dims):
+            answers.append(pb.MeasuredCandidate(id=candidate.id, problem=NOT_HERE))
+            continue
         timing = Timing(MEDIAN_NS[schedule_of(candidate)], 0.001, 21)
         answers.append(
             pb.MeasuredCandidate(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.integration.daemon_in_process import Running, kernels_in, running
 from tests.integration.fake_workers import (
+    NOT_HERE,
     SCHEDULES,
     FakeBenchPool,
     FakeCompilePool,
@@ -140,6 +141,8 @@ def test_what_was_tried_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
 
 GUARD = Guard((Divisible(Sym("k0"), 64),))
 PROBLEM = "the Guard allows none of the sizes to run at"
+REASONS = {(16,): PROBLEM, (64,): NOT_HERE}
+"""Why one is not measured at 16, by what was asked for first: it is verified as 64 comes."""
 
 
 def guarded(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse | None:
@@ -161,7 +164,7 @@ def verify(job: str, request: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResp
     return worker_pb2.WorkerResponse(id=request.id, verdict=worker_pb2.Verdict(problem=PROBLEM))
 
 
-@pytest.mark.parametrize("asked", [((16,), (64,)), ((16, 64),)])
+@pytest.mark.parametrize("asked", [((16,), (64,)), ((64,), (16,)), ((16, 64),)])
 def test_a_variant_that_no_size_of_a_hint_may_run_is_verified_at_another_hint(
     asked: tuple[tuple[int, ...], ...], tmp_path: Path
 ) -> None:
@@ -180,7 +183,10 @@ def test_a_variant_that_no_size_of_a_hint_may_run_is_verified_at_another_hint(
             tried = daemon.core.store.read_now(
                 lambda reading: tuple(reading.where(TriedRow, dims="16", schedule=SCHEDULES[1]))
             )
-            assert [(row.outcome, row.reason) for row in tried] == [("not_measured", PROBLEM)]
+            (report,) = tried
+            reasons = {PROBLEM, NOT_HERE} if len(asked) == 1 else {REASONS[asked[0]]}
+            assert report.outcome == "not_measured"
+            assert report.reason in reasons  # of two at once either may come first
 
     asyncio.run(scenario())
 
