@@ -153,10 +153,8 @@ def compiled(job: pb.CompileVariant) -> pb.Compiled:
 def measured(job: pb.MeasureHint) -> pb.Measured:
     """Timings by Schedule; of what may not run at the sizes, that it may not."""
     answers: list[pb.MeasuredCandidate] = []
-    sizes = convert.size_hint_from_proto(job.sizes).values()
-    dims = {f"k{number}": size for number, size in enumerate(sizes)}
     for candidate in job.candidates:
-        if not size_facts_hold(convert.guard_from_proto(candidate.binary.guard), dims):
+        if not may_run(candidate, job):
             answers.append(pb.MeasuredCandidate(id=candidate.id, problem=NOT_HERE))
             continue
         timing = Timing(MEDIAN_NS[schedule_of(candidate)], 0.001, 21)
@@ -166,6 +164,13 @@ def measured(job: pb.MeasureHint) -> pb.Measured:
             )
         )
     return pb.Measured(candidates=answers, conditions="warm, 1 thread")
+
+
+def may_run(candidate: pb.Candidate, job: pb.MeasureHint) -> bool:
+    """Whether its Guard holds; a Kernel's symbols are those of its Program, in order."""
+    sizes = convert.size_hint_from_proto(job.sizes).values()
+    dims = {f"k{number}": size for number, size in enumerate(sizes)}
+    return size_facts_hold(convert.guard_from_proto(candidate.binary.guard), dims)
 
 
 def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
@@ -245,17 +250,24 @@ class Script:
 
     def _measured(self, job: pb.MeasureHint) -> pb.Measured:
         (size,) = convert.size_hint_from_proto(job.sizes).values()
-        names = {each.id: schedule_of(each) for each in job.candidates}
+        names = {each.id: schedule_of(each) for each in job.candidates if may_run(each, job)}
         self.timed.append((size, tuple(name for name in names.values() if name != "fallback")))
         return pb.Measured(
             candidates=[
-                pb.MeasuredCandidate(
-                    id=key,
-                    timing=convert.timing_to_proto(
-                        Timing(self.median_ns(name, size), 0.001, 21, self.disturbed(size))
-                    ),
-                )
-                for key, name in names.items()
+                *(
+                    pb.MeasuredCandidate(
+                        id=key,
+                        timing=convert.timing_to_proto(
+                            Timing(self.median_ns(name, size), 0.001, 21, self.disturbed(size))
+                        ),
+                    )
+                    for key, name in names.items()
+                ),
+                *(
+                    pb.MeasuredCandidate(id=each.id, problem=NOT_HERE)
+                    for each in job.candidates
+                    if each.id not in names
+                ),
             ],
             conditions="warm, 1 thread",
         )

@@ -314,6 +314,8 @@ def test_what_is_making_room_comes_back_to_no_table(tmp_path: Path, act: str) ->
         await kernel.roll_back(first)
         assert FAST not in schedules(await kernel.table())
         store, commit = daemon.core.store, Commit()
+        # What a job still writes would be taken for what makes room, and for who acts.
+        await until(lambda: not store.read_now(lambda reading: list(queries.open_jobs(reading))))
         holding = asyncio.ensure_future(store.write(commit))
         await commit.begun.wait()
         making_room = asyncio.ensure_future(daemon.core.restorer.make_room(0))
