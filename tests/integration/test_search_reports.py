@@ -141,7 +141,7 @@ def test_what_was_tried_is_bounded_and_the_oldest_go(tmp_path: Path) -> None:
 
 GUARD = Guard((Divisible(Sym("k0"), 64),))
 PROBLEM = "the Guard allows none of the sizes to run at"
-REASONS = {(16,): PROBLEM, (64,): NOT_HERE}
+REASONS: dict[tuple[int, ...], str] = {(16,): PROBLEM, (64,): NOT_HERE}
 """Why one is not measured at 16, by what was asked for first: it is verified as 64 comes."""
 
 
