@@ -151,18 +151,21 @@ def compiled(job: pb.CompileVariant) -> pb.Compiled:
 
 
 def measured(job: pb.MeasureHint) -> pb.Measured:
+    """Timings by Schedule alone."""
+    return timed(job, lambda name: Timing(MEDIAN_NS[name], 0.001, 21), discarded=DISCARDED)
+
+
+def timed(
+    job: pb.MeasureHint, timing_of: Callable[[str], Timing], *, discarded: int = 0
+) -> pb.Measured:
     """Timings by Schedule; of what may not run at the sizes, that it may not."""
     answers: list[pb.MeasuredCandidate] = []
     for candidate in job.candidates:
         if not may_run(candidate, job):
             answers.append(pb.MeasuredCandidate(id=candidate.id, problem=NOT_HERE))
             continue
-        timing = Timing(MEDIAN_NS[schedule_of(candidate)], 0.001, 21)
-        answers.append(
-            pb.MeasuredCandidate(
-                id=candidate.id, timing=convert.timing_to_proto(timing), discarded=DISCARDED
-            )
-        )
+        timing = convert.timing_to_proto(timing_of(schedule_of(candidate)))
+        answers.append(pb.MeasuredCandidate(id=candidate.id, timing=timing, discarded=discarded))
     return pb.Measured(candidates=answers, conditions="warm, 1 thread")
 
 
@@ -250,27 +253,10 @@ class Script:
 
     def _measured(self, job: pb.MeasureHint) -> pb.Measured:
         (size,) = convert.size_hint_from_proto(job.sizes).values()
-        names = {each.id: schedule_of(each) for each in job.candidates if may_run(each, job)}
-        self.timed.append((size, tuple(name for name in names.values() if name != "fallback")))
-        return pb.Measured(
-            candidates=[
-                *(
-                    pb.MeasuredCandidate(
-                        id=key,
-                        timing=convert.timing_to_proto(
-                            Timing(self.median_ns(name, size), 0.001, 21, self.disturbed(size))
-                        ),
-                    )
-                    for key, name in names.items()
-                ),
-                *(
-                    pb.MeasuredCandidate(id=each.id, problem=NOT_HERE)
-                    for each in job.candidates
-                    if each.id not in names
-                ),
-            ],
-            conditions="warm, 1 thread",
-        )
+        names = [schedule_of(each) for each in job.candidates if may_run(each, job)]
+        self.timed.append((size, tuple(name for name in names if name != "fallback")))
+        disturbed = self.disturbed(size)
+        return timed(job, lambda name: Timing(self.median_ns(name, size), 0.001, 21, disturbed))
 
 
 def schedule_of(candidate: pb.Candidate) -> str:
