@@ -49,7 +49,8 @@ KEPT_VARIABLES = (
 """What a worker sees of the daemon's environment."""
 _LOG_TAIL_BYTES = 8192
 _REAP_S = 5.0
-_LAST_WORDS_S = 0.05
+_LAST_WORDS_S = 0.1
+"""How long a process whose stream ended, at the lowest priority, may take to end, or the reverse."""
 _STACKS_S = 1.0
 """How long a worker that hangs, at the lowest priority, may take to say where."""
 _LOOK_S = 0.02
@@ -148,13 +149,13 @@ class WorkerProcess:
             await self._wait(either, timeout_s)
             if not talk.done() and self.ended.done():
                 # It may have answered and ended; what it wrote is still in the socket.
-                await asyncio.wait({talk}, timeout=_LAST_WORDS_S)
+                await self._wait({talk}, _LAST_WORDS_S)
             if talk.done() and talk.exception() is None:
                 os.ftruncate(self._log, 0)
                 self._has_answered = True
                 return talk.result()
             if talk.done() and not self.ended.done():
-                await asyncio.wait({self.ended}, timeout=_LAST_WORDS_S)
+                await self._wait({self.ended}, _LAST_WORDS_S)
             hung = not talk.done() and not self.ended.done()
             problem = (
                 str(talk.exception()) if talk.done() else await self._where(request, timeout_s)

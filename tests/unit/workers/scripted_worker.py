@@ -43,6 +43,12 @@ def answer(request: pb.WorkerRequest) -> pb.WorkerResponse:
         case "close":
             socket.socket(fileno=parse_arguments().descriptor).shutdown(socket.SHUT_RDWR)
             ctypes.CDLL(None).pause()
+        case "shut":
+            socket.socket(fileno=parse_arguments().descriptor).shutdown(socket.SHUT_RDWR)
+            end = time.process_time() + 0.06
+            while time.process_time() < end:
+                pass
+            signal.raise_signal(signal.SIGSEGV)
         case "garbage":
             os.write(parse_arguments().descriptor, b"\xff\xff\xff\xff garbage")
             ctypes.CDLL(None).pause()

@@ -127,6 +127,7 @@ async def test_jobs_run_in_a_clean_process(folder: Path) -> None:
         ("exit 0", "exited with status 0"),
         ("exit 7", "exited with status 7"),
         ("close", "stream ended"),
+        ("shut", "killed by SIGSEGV"),
         ("garbage", "announces 4294967295 bytes"),
     ],
 )
