@@ -10,6 +10,9 @@ from typing import Any, cast
 import pytest
 import torch
 from tests.gpu.served import FIRST, ROWS, Tensor, client_of, serving, settled
+from tests.unit.compiler.frontend.test_comparisons import BOUNDARIES, SEARCHES
+from tests.unit.compiler.frontend.test_comparisons import special as beside_boundaries
+from tests.unit.compiler.frontend.test_ops import GRADIENTS
 from tests.unit.compiler.frontend.test_pools import POOLS
 from tests.unit.compiler.frontend.test_scatters import PUT
 from tests.unit.torch.test_special_functions import BINARY, UNARY, special
@@ -48,6 +51,17 @@ def served(function: Function, dynamic: tuple[str, ...], *arguments: Tensor) -> 
     with watch() as reports:
         found = kernel(*arguments)
     assert [report.tiers for report in reports] == [(0, 0, 1)]
+    return found
+
+
+def kept_from_ops(function: Function, *arguments: Tensor) -> Any:
+    """What `function` gives where each step is a Kernel at T2."""
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    compiled(*arguments)
+    settled()
+    with watch() as reports:
+        found = compiled(*arguments)
+    assert [(t0, t1) for report in reports for t0, t1, _ in [report.tiers]] == [(0, 0)]
     return found
 
 
@@ -141,15 +155,9 @@ def test_norms_of_weights_are_eager_s(dim: int) -> None:
         made, _ = torch.ops.aten._weight_norm_interface(v * 2, g, dim)
         return cast(Tensor, made)
 
-    compiled = torch.compile(normed, backend=backend, dynamic=True)
     v = torch.randn(37, 24, 5, device=FIRST)
     g = torch.rand([size if at == dim else 1 for at, size in enumerate(v.shape)], device=FIRST)
-    compiled(v, g)
-    settled()
-    with watch() as reports:
-        found = compiled(v, g)
-    assert [(t0, t1) for report in reports for t0, t1, _ in [report.tiers]] == [(0, 0)]
-    torch.testing.assert_close(found, normed(v, g))
+    torch.testing.assert_close(kept_from_ops(normed, v, g), normed(v, g))
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
@@ -172,3 +180,29 @@ def test_what_is_laid_both_ways_is_eager_s(dtype: torch.dtype) -> None:
         for ours, eagers in zip(found, both_ways(x, scale), strict=True):
             assert ours.stride() == eagers.stride()
             assert torch.equal(ours.float(), eagers.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_elements_among_a_few_others_are_eager_s(dtype: torch.dtype) -> None:
+    def every(x: Tensor, boundaries: Tensor) -> list[Tensor]:
+        few = boundaries[: len(BOUNDARIES)]
+        return [search(x * 1, few) for search in SEARCHES.values()]
+
+    x = beside_boundaries(dtype).to(FIRST)
+    boundaries = torch.tensor(BOUNDARIES, dtype=dtype, device=FIRST)
+    found = kept_from_ops(every, x, boundaries)
+    for name, ours, expected in zip(SEARCHES, found, every(x, boundaries), strict=True):
+        assert torch.equal(ours, expected), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_are_eager_s(dtype: torch.dtype) -> None:
+    def every(g: Tensor, x: Tensor) -> list[Tensor]:
+        return [gradient(g * 2, x) + 1 for gradient in GRADIENTS.values()]
+
+    # as many columns as one of the gradients halves
+    pair = [torch.randn(33, 70, device=FIRST).to(dtype) for _ in range(2)]
+    for name, ours, expected in zip(
+        GRADIENTS, kept_from_ops(every, *pair), every(*pair), strict=True
+    ):
+        torch.testing.assert_close(ours, expected, msg=name)
