@@ -197,12 +197,16 @@ def test_elements_among_a_few_others_are_eager_s(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_are_eager_s(dtype: torch.dtype) -> None:
+    """But for sums in another order, of terms as large as the largest of them."""
+
     def every(g: Tensor, x: Tensor) -> list[Tensor]:
-        return [gradient(g * 2, x) + 1 for gradient in GRADIENTS.values()]
+        return [gradient(g * 2, x) for gradient in GRADIENTS.values()]
 
     # as many columns as one of the gradients halves
     pair = [torch.randn(33, 70, device=FIRST).to(dtype) for _ in range(2)]
     for name, ours, expected in zip(
         GRADIENTS, kept_from_ops(every, *pair), every(*pair), strict=True
     ):
-        torch.testing.assert_close(ours, expected, msg=name)
+        largest = 8 * torch.finfo(dtype).eps * float(expected.abs().max())
+        error = float((ours - expected).abs().max())
+        assert error <= largest, (name, error, largest)
