@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +69,23 @@ def test_a_pivot_has_the_digits_of_the_elements(kernel: Kernel, digits: str) -> 
     (pivot,) = (line.strip() for line in lines if line.strip().startswith("pivot") and "/" in line)
     assert pivot.endswith(digits)
     assert bool(digits) == ("(pivot" in pivot)
+
+
+DEEP = [
+    f"cuda.persistent x=1 r=2048 {ANY}",
+    f"cuda.persistent x=2 r=2048 {ANY} pieces=2",
+    "cuda.persistent x=1 r=2048 warps=1 index=32 aligned=1 divisible=0 words=1",
+]
+PACKED = f"cuda.persistent x=1 r=2048 {ANY} pieces=2 packed=1"
+SHALLOW = [f"cuda.persistent x=1 r=2048 {ANY.replace('warps=1', 'warps=2')}"]
+
+
+@pytest.mark.parametrize("schedule", [*DEEP, PACKED, *SHALLOW])
+def test_a_thread_adds_few_of_its_many_elements_one_by_one(schedule: str, tmp_path: Path) -> None:
+    dtype = "bf16" if schedule == PACKED else "f32"
+    case = Case(f"layer_norm_dynamic_{dtype}", schedule, (3, 1999))
+    folder, prepared = numerics.run([case], tmp_path)
+    numerics.assert_agrees(case, (folder, prepared))
+    source = generate(kernel_of(case.kernel), parse_schedule(schedule), TARGET).source
+    calls = re.findall(r"= _sum_of_parts\(", source)
+    assert len(calls) == (0 if schedule in SHALLOW else 2)

@@ -81,7 +81,8 @@ class Block:
     `is_single` has one row.
     What `is_streamed` is read once, and takes no place in a cache from what is there. Terms
     that were summed and are kept are used again, if it `is_reused`, for what are shares of the sum.
-    Of elements that are held each thread has so many along the row, its `share`.
+    Of elements that are held each thread has so many along the row, its `share`; where it has so
+    many that a sum one by one loses digits, it is `is_deep`.
     Where it `is_anew`, places are computed again for what is stored, and quotients by what is there
     once a row are products: what a thread holds is then little beside the elements.
     Where it `keeps_shared`, what all rows read alike stays in a cache from one row to the next.
@@ -122,6 +123,7 @@ class Block:
     keeps_shared: bool = False
     has_own_pivots: bool = False
     share: int = 1
+    is_deep: bool = False
     turn: Turn | None = None
     edges: Block | None = None
     pieces: tuple[Block, ...] = ()

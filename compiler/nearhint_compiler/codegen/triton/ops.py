@@ -259,6 +259,8 @@ def _softmax_helpers(suffix: str, *, term: str, factor: str) -> dict[str, tuple[
     }
 
 
+PARTS = 8
+"""So many chains a thread makes of the elements that it adds."""
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "_tanh": (
         "def _tanh(x):",
@@ -336,6 +338,14 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
         "    return tl.where(b == 0, a / b, f)",
     ),
     "_combine_sum": ("def _combine_sum(a, b):", "    return a + b"),
+    "_sum_of_parts": (
+        "def _sum_of_parts(x):",
+        "    # A thread adds its elements one by one: in two steps the sums lose fewer digits.",
+        "    rows: tl.constexpr = x.shape[0]",
+        "    columns: tl.constexpr = x.shape[1]",
+        f"    parts = tl.reshape(x, [rows, {PARTS}, columns // {PARTS}])",
+        "    return tl.reduce(tl.reduce(parts, 1, _combine_sum), 1, _combine_sum, keep_dims=True)",
+    ),
     "_combine_prod": ("def _combine_prod(a, b):", "    return a * b"),
     "_combine_max": ("def _combine_max(a, b):", "    return tl.maximum(a, b)"),
     "_combine_min": ("def _combine_min(a, b):", "    return tl.minimum(a, b)"),

@@ -151,6 +151,8 @@ def _reduced(
     if isinstance(node, ir.Reduce):
         operand = body.operand(node.operand, neutral, node.dtype)
         if not edges and len(bodies) == 1:
+            if _is_deep_sum(body, node):
+                return [f"v{position} = _sum_of_parts({operand})"]
             combine = combine_name(node.kind, node.dtype)
             return [f"v{position} = tl.reduce({operand}, {axis}, {combine}, keep_dims=True)"]
         name = f"acc{position}"
@@ -178,11 +180,19 @@ def _reduced(
     ]
 
 
+def _is_deep_sum(body: Body, node: ir.Reduce) -> bool:
+    """Whether a sum in f32 would lose digits in the chain of a thread's elements."""
+    return body.block.is_deep and (node.kind, node.dtype) == ("sum", "f32")
+
+
 def brought_together(body: Body, position: int, node: ir.Reduce, edges: Edges | None) -> list[str]:
     """The lines that make a reduce's value of what it was stepped with, and of a row's edges."""
     total = total_of(body.kernel, position, place_dtype=body.block.place)
     lines = edges.accumulated(total, group=1) if edges else []
-    lines += [*total.across(str(body.block.reduced_axis)), *total.results]
+    across = total.across(str(body.block.reduced_axis))
+    if _is_deep_sum(body, node):
+        across = [f"acc{position} = _sum_of_parts(acc{position})"]
+    lines += [*across, *total.results]
     if body.block.is_single:
         # A scalar: else Triton may compute the elements twice, once as the words are laid out.
         value = f"tl.reduce(v{position}, None, {combine_name(node.kind, node.dtype)})"

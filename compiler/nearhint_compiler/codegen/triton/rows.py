@@ -13,6 +13,7 @@ from nearhint_compiler.analysis.scans import has_scans
 from nearhint_compiler.codegen.triton.block import REDUCED, Block, NextRow, Together, Turn
 from nearhint_compiler.codegen.triton.cache_facts import cache_facts
 from nearhint_compiler.codegen.triton.edges import (
+    WARP,
     begun,
     edge_lanes,
     in_words,
@@ -56,6 +57,8 @@ from nearhint_compiler.schedule.schedule import Schedule
 from nearhint_rules import expr as ex
 from nearhint_rules.guard import Fact
 
+DEEP_SHARE = 64
+"""Elements of a thread that f32 may show, where it adds them one by one."""
 CHAIN_LIMIT = 12
 """Terms of a chain of sums that f32 may show."""
 
@@ -81,7 +84,9 @@ def rows(kernel: ir.Kernel, schedule: Schedule) -> Layout:
     blocks += row.constants
     runs = runs_facts(kernel, schedule)
     if not is_walked:
-        block = reduced(row, kernel, schedule, header)
+        share = dict(blocks)[REDUCED] // (WARP * schedule["warps"])
+        is_deep = axes == ("X", REDUCED) and share >= DEEP_SHARE
+        block = replace(reduced(row, kernel, schedule, header), is_deep=is_deep)
         facts = (*row.whole, *runs, *cache_facts(kernel, schedule))
         body = packed(kernel, block) if schedule.get("packed", 0) else straight(kernel, block)
         return Layout([*header.lines, *body], programs, blocks, facts)
