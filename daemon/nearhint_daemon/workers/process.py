@@ -50,7 +50,7 @@ KEPT_VARIABLES = (
 _LOG_TAIL_BYTES = 8192
 _REAP_S = 5.0
 _LAST_WORDS_S = 0.1
-"""How long a process whose stream ended, at the lowest priority, may take to end, or the reverse."""
+"""How long a process whose stream ended may take to end, where it may run, or the reverse."""
 _STACKS_S = 1.0
 """How long a worker that hangs, at the lowest priority, may take to say where."""
 _LOOK_S = 0.02

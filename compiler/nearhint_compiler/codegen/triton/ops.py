@@ -26,6 +26,8 @@ from nearhint_compiler.codegen.triton.phases import IN_PHASE
 from nearhint_compiler.codegen.triton.text import TRITON_TYPES
 from nearhint_compiler.ir import nodes as ir
 
+PARTS = 8
+"""So many chains a thread makes of the elements that it adds."""
 KEEPS_NAN = "propagate_nan=tl.PropagateNan.ALL"
 """The argument with which a maximum or minimum is NaN where an operand is."""
 
@@ -259,8 +261,6 @@ def _softmax_helpers(suffix: str, *, term: str, factor: str) -> dict[str, tuple[
     }
 
 
-PARTS = 8
-"""So many chains a thread makes of the elements that it adds."""
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "_tanh": (
         "def _tanh(x):",
