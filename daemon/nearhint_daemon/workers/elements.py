@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -167,14 +168,22 @@ def random_elements(
     """`count` random elements: normal floats; integers as a row of `WHOLE_RANGES` says, or from the
     first of `within` to the second.
 
-    More than `DRAWN_ELEMENTS` repeat these: a GB would take seconds to draw, and be kept.
+    More than `DRAWN_ELEMENTS` repeat these: a GB would take seconds to draw, and be kept. So many
+    are drawn once in a process, and begun anywhere: each hint has some.
     """
     few = min(count, DRAWN_ELEMENTS)
-    if within is None:
+    if within is None and few == DRAWN_ELEMENTS:
+        drawn = np.roll(_many_elements(dtype, whole), int(random.integers(few)))
+    elif within is None:
         drawn = _drawn_elements(dtype, few, random, whole)
     else:
         drawn = random.integers(within[0], within[1] + 1, few).astype(STORAGE[dtype])
     return drawn if count <= DRAWN_ELEMENTS else Repeated(drawn, count)
+
+
+@lru_cache(maxsize=16)
+def _many_elements(dtype: str, whole: str) -> Array:
+    return _drawn_elements(dtype, DRAWN_ELEMENTS, np.random.default_rng(DRAWN_ELEMENTS), whole)
 
 
 def _drawn_elements(dtype: str, count: int, random: np.random.Generator, whole: str) -> Array:

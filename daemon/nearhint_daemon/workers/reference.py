@@ -61,7 +61,7 @@ from nearhint_rules import expr as ex
 
 Window: TypeAlias = tuple[tuple[int, int], ...]
 """For each pointwise dim the start and the length of a slab."""
-SLAB_POINTS = 1 << 18
+SLAB_POINTS = 1 << 17
 ROW_LIMIT = 1 << 23
 """Elements of a reduction up to which it can be interpreted."""
 PART_POINTS = 1 << 16
