@@ -118,13 +118,24 @@ def test_some_size_has_nearly_as_many_points_as_any_may_have(length: int) -> Non
     assert CASE_POINTS - length < full <= CASE_POINTS
 
 
+def test_all_of_an_awkward_size_has_a_reference_and_parts_of_a_larger_one() -> None:
+    kernel = next(parse_kernel(path.read_text()) for path in KERNELS if path.stem == "row_sum_f32")
+    sizes = [sizes_at(kernel, {"k0": rows, "k1": 128}) for rows in (CASE_POINTS // 128, 4096)]
+    rows = [
+        [length for ((_, length),) in reference.slab_windows(each, np.random.default_rng(1))]
+        for each in sizes
+    ]
+    assert rows == [[CASE_POINTS // 128], [reference.SLAB_POINTS // 128] * 3]
+
+
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
 def test_a_reference_is_the_same_in_however_many_parts(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = parse_kernel(path.read_text())
     sizes = awkward_sizes(kernel, ALWAYS)[0]
-    monkeypatch.setattr(reference, "SLAB_POINTS", max(1, sizes.points // 4))
+    for name in ("WHOLE_POINTS", "SLAB_POINTS"):
+        monkeypatch.setattr(reference, name, max(1, sizes.points // 4))
     made = []
     for points, cpus in ((sizes.points, 1), (max(1, sizes.points // 40), 12)):
         monkeypatch.setattr(reference, "PART_POINTS", points)
