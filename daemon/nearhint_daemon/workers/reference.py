@@ -61,10 +61,7 @@ from nearhint_rules import expr as ex
 
 Window: TypeAlias = tuple[tuple[int, int], ...]
 """For each pointwise dim the start and the length of a slab."""
-WHOLE_POINTS = 1 << 18
-"""Points up to which all have a reference: more than an awkward size has (`cases.CASE_POINTS`)."""
-SLAB_POINTS = 1 << 17
-"""Points of each slab where there are more."""
+SLAB_POINTS = 1 << 18
 ROW_LIMIT = 1 << 23
 """Elements of a reduction up to which it can be interpreted."""
 PART_POINTS = 1 << 16
@@ -292,12 +289,11 @@ def slab_windows(sizes: Sizes, random: np.random.Generator) -> tuple[Window, ...
         return ()
     lengths = list(sizes.pointwise)
     points = sizes.points
-    most = points if points <= WHOLE_POINTS else SLAB_POINTS
     for axis in sorted(range(len(lengths)), key=lambda axis: -lengths[axis]):
-        if points <= most:
+        if points <= SLAB_POINTS:
             break
         others = points // lengths[axis]
-        lengths[axis] = max(1, most // others)
+        lengths[axis] = max(1, SLAB_POINTS // others)
         points = others * lengths[axis]
     rooms = [extent - length for extent, length in zip(sizes.pointwise, lengths, strict=True)]
     if not any(rooms):

@@ -31,7 +31,7 @@ from nearhint_daemon.workers.errors import MemoryLimitExceeded
 from nearhint_daemon.workers.interpreter import is_float_sum
 from nearhint_daemon.workers.memory import Buffer, close_all, poison_byte
 from nearhint_daemon.workers.reference import (
-    WHOLE_POINTS,
+    SLAB_POINTS,
     Expected,
     Reference,
     as_devices_truncate,
@@ -321,7 +321,7 @@ def _large(
     for hint in hints:
         if size_facts_hold(guard, hint):
             sizes = hinted_sizes(kernel, tuple(hint.items()))
-            if sizes.points > WHOLE_POINTS and sizes.size_bytes(kernel) <= limit_bytes:
+            if sizes.points > SLAB_POINTS and sizes.size_bytes(kernel) <= limit_bytes:
                 yield sizes
 
 
