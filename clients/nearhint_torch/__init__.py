@@ -8,10 +8,20 @@ required the original graph runs. May import: torch, nearhint, nearhint_rules, t
 
 from __future__ import annotations
 
+from nearhint_torch.ahead import CompiledAhead, compile_ahead
 from nearhint_torch.backend import capture_only, nearhint
 from nearhint_torch.kernel import kernel
 from nearhint_torch.report import Report
 from nearhint_torch.runner import watch
 from nearhint_torch.workload import WarmUp
 
-__all__ = ["Report", "WarmUp", "capture_only", "kernel", "nearhint", "watch"]
+__all__ = [
+    "CompiledAhead",
+    "Report",
+    "WarmUp",
+    "capture_only",
+    "compile_ahead",
+    "kernel",
+    "nearhint",
+    "watch",
+]

@@ -1,6 +1,7 @@
 """Errors of the torch client: one class per cause, each with a stable code.
 
-None of them reaches a model but `NoMemory`. Capture and runner catch the others, count the code in
+None of them reaches a model but `NoMemory`; `aot_compile` is told by `NotKept`, and who loads what
+it kept by `SavedByAnother`. Capture and runner catch the others, count the code in
 lower case as the reason, and run the original ops. What a signal's handler raises in the middle of
 capture or of a call is no failure of theirs, and passes through.
 """
@@ -63,6 +64,22 @@ class InvalidPlan(TorchClientError):
 
     code = "PLAN_INVALID"
     template = "{step}: {problem}"
+
+
+class NotKept(TorchClientError):
+    """`aot_compile` is asked to keep a graph that is not served."""
+
+    code = "CAPTURE_NOT_KEPT"
+    template = "the graph would run as it is: {reason}"
+    hint = "Call aot_compile within torch.no_grad(), with real tensors, and nearhint not disabled."
+
+
+class SavedByAnother(TorchClientError):
+    """A file of `aot_compile` holds a graph that another version of nearhint wrote."""
+
+    code = "SAVED_BY_ANOTHER"
+    template = "it was saved by nearhint {saved}, and this is {running}"
+    hint = "Compile and save it again with this version."
 
 
 class NoMemory(TorchClientError):

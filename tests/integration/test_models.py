@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +27,7 @@ from nearhint.cli import main
 from nearhint.cli_output import SCHEMA_VERSION
 from nearhint.exit_codes import ExitCode
 from nearhint.session import counters
+from nearhint_torch import compile_ahead
 from nearhint_torch.runner import watch
 
 Tensor = torch.Tensor
@@ -57,6 +60,23 @@ def warm_up():
 
 def leave():
     raise SystemExit(3)
+"""
+
+
+READER = """
+import json, sys, torch, kept_entry
+from torch._dynamo.utils import counters
+from nearhint_torch import compile_ahead, watch
+
+torch.set_num_threads(1)
+x, bias = torch.randn(33, 96), torch.randn(96)
+with torch.no_grad(), watch() as reports:
+    result = compile_ahead(kept_entry.activation, sys.argv[1])(x, bias)
+print(json.dumps({
+    "is_close": torch.allclose(result, kept_entry.activation(x, bias), rtol=2e-5, atol=2e-5),
+    "traced": counters["stats"]["calls_captured"],
+    "tiers": reports[0].tiers,
+}))
 """
 
 
@@ -108,6 +128,36 @@ def tuned() -> Callable[[Tensor, Tensor], Tensor]:
     assert report.pending == ()
     assert report.at_t2 or report.at_t0
     return kernel
+
+
+def test_a_new_process_is_served_by_what_another_has_captured(
+    daemon: DaemonProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept_entry.py").write_text(ENTRY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    activation_of_file = importlib.import_module("kept_entry").activation
+    first = compile_ahead(activation_of_file, tmp_path / "kept")
+    with torch.no_grad():
+        for rows in ROWS:
+            given = inputs(rows)
+            assert close(first(*given), activation(*given))
+    report = nearhint.settle(timeout_s=SETTLE_S)
+    assert report.settled, report
+    compiles = daemon.status().compiles_run
+    answer = subprocess.run(
+        [sys.executable, "-c", READER, str(tmp_path / "kept")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=CALL_S,
+    )
+    found = json.loads(answer.stdout)
+    assert found["is_close"]
+    assert found["traced"] == 0
+    tier = 2 if report.at_t2 else 0
+    assert found["tiers"][tier] == 1
+    assert daemon.status().compiles_run == compiles
 
 
 def test_numbers_that_are_no_size_are_served_by_one_measured_kernel(daemon: DaemonProcess) -> None:

@@ -34,6 +34,11 @@ ControlFlow = RestartAnalysis
 """Raised through a backend by Dynamo to start over; never to be caught."""
 
 
+def is_saving() -> bool:
+    """Whether torch asks for what it can write to a file, as `aot_compile` does; in a backend."""
+    return bool(getattr(torch._functorch.config, "force_autograd_cache", False))
+
+
 def static_inputs() -> frozenset[int]:
     """Positions of the graph's inputs that are parameters and buffers; inside a compiler only."""
     metadata = _metadata()
@@ -126,6 +131,8 @@ def aot_inference(
 
     def boxed(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Runnable:
         made = compiler(graph, inputs)
+        if is_saving():
+            return made
         if is_refused:
             made = without_check(made)
         if is_flat and len(inputs) == len(example_inputs) and _is_handed_through():
@@ -145,6 +152,10 @@ def aot_inference(
     )
     with _traced_as(compositions or {}), _compiling():
         compiled: Runnable = backend(module, example_inputs)
+    if is_saving():
+        from nearhint_torch.adapter.saving import with_wrapper
+
+        return with_wrapper(compiled)
     return _shortened(compiled, *bare[0]) if bare else compiled
 
 

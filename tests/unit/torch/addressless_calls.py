@@ -21,6 +21,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import nearhint
 import nearhint_torch.backend as backend
+import nearhint_torch.serving as serving
 from nearhint_torch.errors import NoMemory
 
 Tensor = torch.Tensor
@@ -132,7 +133,7 @@ CASES = (
 def main(folder: Path) -> None:
     """Runs the cases with real Kernels in a session that no daemon is behind."""
     session: Any = FakeSession(Compiled(folder).snapshot)
-    setattr(backend, "session_for", lambda address, device, device_index: session)  # noqa: B010
+    setattr(serving, "session_for", lambda address, device, device_index: session)  # noqa: B010
     with torch.no_grad():
         for case in CASES:
             print(case.__name__, end=":", flush=True)

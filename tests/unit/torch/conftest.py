@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.unit.torch.fake_session import FakeSession
 
-import nearhint_torch.backend as backend
+import nearhint_torch.serving as serving
 from nearhint.session import Snapshot, shutdown
 from nearhint_rules.program import Program
 
@@ -31,7 +31,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def install(make_snapshot: Callable[[Program], Snapshot | None]) -> FakeSession:
         fake = FakeSession(make_snapshot)
-        monkeypatch.setattr(backend, "session_for", lambda address, device, device_index: fake)
+        monkeypatch.setattr(serving, "session_for", lambda address, device, device_index: fake)
         return fake
 
     return install

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 import nearhint
 import nearhint_torch.backend as backend
+import nearhint_torch.serving as serving
 from nearhint.session import counters
 from nearhint_torch.adapter import ControlFlow
 from nearhint_torch.errors import InvalidDynamic
@@ -180,16 +182,24 @@ def test_the_switch_leaves_everything_to_torch(
     assert not fake.handles
 
 
-@pytest.mark.parametrize("broken", ["capture", "session_for", "CompiledGraph", "aot_inference"])
+@pytest.mark.parametrize(
+    ("module", "broken"),
+    [
+        (backend, "capture"),
+        (backend, "aot_inference"),
+        (serving, "session_for"),
+        (serving, "CompiledGraph"),
+    ],
+)
 def test_no_error_of_ours_reaches_the_model(
-    session: Install, monkeypatch: pytest.MonkeyPatch, broken: str
+    session: Install, monkeypatch: pytest.MonkeyPatch, module: ModuleType, broken: str
 ) -> None:
     session(lambda program: None)
 
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(backend, broken, fail)
+    monkeypatch.setattr(module, broken, fail)
     compiled = torch.compile(lambda x: x.sin() + 1, backend="nearhint", dynamic=True)
     x = torch.randn(3, 4)
     with torch.no_grad():
@@ -215,8 +225,8 @@ def test_capture_waits_for_what_the_daemon_has_and_calls_never_wait(session: Ins
     with torch.no_grad():
         for rows in (3, 4, 5):
             compiled(torch.randn(rows, 4))
-    assert fake.handles[0].waits_s == [backend.READY_TIMEOUT_S]
-    assert backend.READY_TIMEOUT_S <= 0.5
+    assert fake.handles[0].waits_s == [serving.READY_TIMEOUT_S]
+    assert serving.READY_TIMEOUT_S <= 0.5
 
 
 def test_a_calling_thread_makes_no_rpc_and_does_not_wait(
