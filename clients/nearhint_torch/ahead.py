@@ -7,11 +7,13 @@ daemon needs to be asked for Kernels.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -27,6 +29,8 @@ from nearhint_torch.errors import is_from_outside
 from nearhint_torch.serving import is_disabled, tell
 
 SUFFIX = ".capture"
+REFUSED = ".refused"
+"""Of a note that a model's captures cannot be kept, so that no other process tries; it says why."""
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 
 
@@ -76,10 +80,19 @@ class CompiledAhead:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One call of the model."""
-        kept = self._fitting(args, kwargs)
+        kept, refusal = self._fitting(args, kwargs), ""
         if kept is None and self._may_be_kept():
-            kept = self._found(args, kwargs)
-        return self._compiled(*args, **kwargs) if kept is None else kept.run(args, kwargs)
+            kept, refusal = self._found(args, kwargs)
+        if kept is not None:
+            return kept.run(args, kwargs)
+        try:
+            result = self._compiled(*args, **kwargs)
+        except BaseException:
+            self._captures_more |= bool(refusal)  # it was the call that failed
+            raise
+        if refusal:
+            self._note_refusal(refusal)
+        return result
 
     def _fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return next((each for each in self._kept if each.fits(args, kwargs)), None)
@@ -95,19 +108,19 @@ class CompiledAhead:
         parameters = self._model.parameters()
         return not (torch.is_grad_enabled() and any(each.requires_grad for each in parameters))
 
-    def _found(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What fits among the files not read yet, or what is captured now; None: neither."""
+    def _found(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        """What fits among the files not read yet, or what is captured now; or why neither does."""
         with self._lock:
-            kept = self._fitting(args, kwargs)
+            kept, refusal = self._fitting(args, kwargs), ""
             if self._unread is None:
                 self._unread = self._files()
             while kept is None and self._unread:
                 self._read(self._unread.pop())
                 kept = self._fitting(args, kwargs)
             if kept is None and self._captures_more:
-                kept = self._capture(args, kwargs)
+                kept, refusal = self._capture(args, kwargs)
                 self._captures_more = kept is not None and len(self._kept) < captures_limit()
-            return kept
+            return kept, refusal
 
     def _files(self) -> list[Path]:
         """Those of this model and these versions, the oldest last."""
@@ -115,6 +128,9 @@ class CompiledAhead:
             self._folder.mkdir(parents=True, exist_ok=True)
             trusted_uids = from_environment().trusted_uids
             self._folder = trusted_directory(self._folder, trusted_uids=trusted_uids)
+            if self._note().exists():
+                counters.event("capture_not_kept")
+                self._captures_more = False
             return sorted(self._folder.glob(f"{self._key()}-*{SUFFIX}"), key=_age, reverse=True)
         except Exception as error:
             if is_from_outside(error):
@@ -138,8 +154,8 @@ class CompiledAhead:
         counters.event("captures_read")
         self._kept = (*self._kept, kept)
 
-    def _capture(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """None where this cannot be kept, or would not fit the very call that it was made for."""
+    def _capture(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        """What the call is captured as, kept from now on; or None, and why it cannot be."""
         try:
             ahead = importlib.import_module("nearhint_torch.adapter.ahead")
             kept = ahead.capture_ahead(
@@ -150,27 +166,38 @@ class CompiledAhead:
             if is_from_outside(error):
                 raise
             tell("capture_not_kept", error)
-            return None
+            return None, f"{type(error).__name__}: {error}"
         if not kept.fits(args, kwargs):
             counters.event("capture_not_kept")
-            return None
+            return None, "its guards do not hold for the call that it was made for"
         self._kept = (*self._kept, kept)
         try:
             self._write(content)
         except OSError as error:
             tell("capture_not_written", error)
-        return kept
+        return kept, ""
 
     def _write(self, content: bytes) -> None:
-        """All of it, or nothing: it gets its name once it is on the disk."""
         name = f"{self._key()}-{hashlib.sha256(content).hexdigest()[:16]}{SUFFIX}"
-        temporary = self._folder / f".{name}.{os.getpid()}"
+        self._write_to(self._folder / name, content)
+
+    def _note(self) -> Path:
+        return self._folder / f"{self._key()}{REFUSED}"
+
+    def _note_refusal(self, reason: str) -> None:
+        """Once the model has run all the same: what failed was its capture, not the call."""
+        with contextlib.suppress(OSError):
+            self._write_to(self._note(), reason.encode())
+
+    def _write_to(self, path: Path, content: bytes) -> None:
+        """All of it, or nothing: it gets its name once it is on the disk."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(self._folder / name)
+            temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -194,20 +221,31 @@ class CompiledAhead:
 def _described(model: object) -> Iterator[str]:
     """A model's parts, their classes, and what plain values and functions each holds."""
     if not isinstance(model, torch.nn.Module):
-        yield _name_of(model)
+        yield _told(model)
         return
     for path, part in model.named_modules():
-        yield f"{path} {_name_of(type(part))} {part.extra_repr()}"
+        yield f"{path} {_told(type(part))} {part.extra_repr()}"
         for name, value in sorted(vars(part).items()):
-            if isinstance(value, _PLAIN):
-                yield f"{name}={value!r}"
-            elif isinstance(value, (type, FunctionType, BuiltinFunctionType)):
-                yield f"{name}={_name_of(value)}"
+            yield f"{name}={_told(value)}"
+
+
+def _told(value: Any) -> str:
+    """A plain value, a function with what it closes over, or of what class anything else is."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, FunctionType):
+        cells = (cell.cell_contents for cell in value.__closure__ or ())
+        given = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        return f"{_name_of(value)}({', '.join(map(_told, (*cells, *given)))})"
+    if isinstance(value, partial):
+        parts = (value.func, *value.args, *value.keywords.values())
+        return f"partial({', '.join(map(_told, parts))})"
+    is_named = isinstance(value, (type, BuiltinFunctionType))
+    return _name_of(value if is_named else type(value))
 
 
 def _name_of(thing: Any) -> str:
-    module = getattr(thing, "__module__", "")
-    return f"{module}.{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+    return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def _age(file: Path) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import importlib
 import sys
 import threading
@@ -140,6 +142,46 @@ def test_a_call_that_fits_none_is_captured_too(session: Install, tmp_path: Path)
     assert seen()["captures"] == made
 
 
+def scaled(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.sin() * factor
+
+
+def decorated(call: Callable[..., Any]) -> Callable[..., Any]:
+    """As libraries of models wrap a `forward`: the function that they close over has no name."""
+
+    @functools.wraps(call)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return wrapper
+
+
+class Outputs(collections.OrderedDict[str, Tensor]):
+    """Results by name."""
+
+
+class Decorated(Block):
+    """Returns what torch makes by a module that it gives a name of this process's own."""
+
+    @decorated
+    def forward(self, x: Tensor, *, scale: float = 1.0) -> Any:
+        hidden = self.activation(self.up(self.norm(x))) * scale
+        return Outputs(hidden=hidden, rows=hidden.sum(-1))
+
+
+def test_a_decorated_forward_and_its_results_by_name(session: Install, tmp_path: Path) -> None:
+    session(lambda program: None)
+    seen, model = Seen(), Decorated().eval()
+    for rows in (3, 5):
+        x = torch.randn(rows, 8)
+        results, wanted = compile_ahead(model, tmp_path)(x=x), model(x=x)
+        assert type(results) is Outputs
+        assert list(results) == list(wanted)
+        assert all(torch.equal(results[name], wanted[name]) for name in wanted)
+        torch.compiler.reset()
+    assert seen() == {"captures": 1, "captures_read": 1}
+
+
 def test_models_that_differ_where_torch_has_no_guard_are_told_apart(
     session: Install, tmp_path: Path
 ) -> None:
@@ -151,7 +193,12 @@ def test_models_that_differ_where_torch_has_no_guard_are_told_apart(
     part = Block(functional.gelu).eval()
     part.up = nn.Sequential(nn.Linear(8, 8), nn.Tanh())  # type: ignore[assignment]
     assert torch.equal(compile_ahead(part, tmp_path)(x), part(x))
-    assert seen() == {"captures": 3}
+    for factor in (2.0, 3.0):
+        holder = Block(scaled(factor)).eval()
+        assert torch.equal(compile_ahead(holder, tmp_path)(x), holder(x))
+    holder = Block(functools.partial(torch.clamp, min=0.5)).eval()
+    assert torch.equal(compile_ahead(holder, tmp_path)(x), holder(x))
+    assert seen() == {"captures": 6}
 
 
 def test_other_weights_are_served_by_the_same_capture(session: Install, tmp_path: Path) -> None:
@@ -245,7 +292,7 @@ def test_no_file_is_there_before_it_is_whole(
 
 
 def test_a_graph_with_breaks_is_compiled_as_ever_and_tried_once(
-    session: Install, tmp_path: Path
+    session: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session(lambda program: None)
     seen = Seen()
@@ -260,7 +307,26 @@ def test_a_graph_with_breaks_is_compiled_as_ever_and_tried_once(
         x = torch.randn(rows, 2)
         assert torch.equal(served(x), broken(x))
     assert seen()["capture_not_kept"] == 1
+    (note,) = tmp_path.iterdir()
+    assert "graph_break" in note.read_text()
+    again, x = compile_ahead(broken, tmp_path), torch.randn(6, 2)
+    monkeypatch.setattr("nearhint_torch.adapter.ahead.capture_ahead", None)
+    assert torch.equal(again(x), broken(x))
+    assert seen()["capture_not_kept"] == 2, "told again, and not tried again"
+
+
+def test_a_call_that_fails_says_nothing_of_its_model(session: Install, tmp_path: Path) -> None:
+    session(lambda program: None)
+    model = Block().eval()
+    served = compile_ahead(model, tmp_path)
+    with pytest.raises((RuntimeError, torch._dynamo.exc.TorchRuntimeError)):
+        served(torch.randn(3, 7))
     assert not list(tmp_path.iterdir())
+    for _ in range(2):
+        x = torch.randn(3, 8)
+        assert torch.equal(served(x), model(x))
+    (file,) = tmp_path.iterdir()
+    assert file.suffix == ".capture"
 
 
 def test_gradients_and_hooks_are_served_as_ever(session: Install, tmp_path: Path) -> None:
