@@ -2,8 +2,9 @@
 
     torch.compile(model, backend="nearhint", dynamic=True)
 
-Any model runs: what has no kernel runs as the model's own nodes. Inference only; with gradients
-required the original graph runs. May import: torch, nearhint, nearhint_rules, the standard library.
+`compile_ahead` is the same, with what was traced kept in a folder for other processes. Any model
+runs: what has no kernel runs as the model's own nodes. Inference only; with gradients required the
+original graph runs. May import: torch, nearhint, nearhint_rules, the standard library.
 """
 
 from __future__ import annotations

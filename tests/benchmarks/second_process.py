@@ -1,6 +1,6 @@
 """What a new process pays for its first call, where others before it have compiled the same model.
 
-    python -m tests.benchmarks.second_process [--rounds N] [--settle-s S] [--json]
+    python -m tests.benchmarks.second_process [--device cuda] [--rounds N] [--settle-s S] [--json]
 
 A model shaped as all-MiniLM-L6-v2, in processes of its own that call it once, compiled with
 `dynamic=True`: by nearhint, of which a daemon has all Kernels, by Inductor, whose caches on disk
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from tests.benchmarks import captures
 from tests.benchmarks.captures import WORDS, MiniLm
-from tests.benchmarks.serving import Serving, cpu_conditions
+from tests.benchmarks.serving import Serving, conditions_of
 from torch._dynamo import config
 from torch._dynamo.exc import RestartAnalysis
 
@@ -42,6 +42,8 @@ ROOT = Path(__file__).parents[2]
 BACKENDS = ("nearhint", "nearhint ahead", "inductor", "inductor ahead", "aot_eager")
 CAPTURES = "NEARHINT_BENCH_CAPTURES"
 """The variable that tells a process where captures are kept."""
+PLACES = {"cpu": "cpu", "cuda": "cuda:0"}
+"""What a model is moved to, and the device as its policy names it."""
 ROUNDS = 5
 SETTLE_S = 240.0
 
@@ -66,14 +68,14 @@ class Row:
     tiers: tuple[int, int, int] | None
 
 
-def first_call(backend: str, *, settle_s: float) -> First:
+def first_call(backend: str, *, device: str, settle_s: float) -> First:
     """In this process; afterwards, up to `settle_s`, it waits until the daemon has all Kernels."""
     torch.manual_seed(0)
-    model = MiniLm().eval()
-    ids, mask = torch.randint(0, WORDS, (3, 7)), torch.ones(3, 7)
+    model = MiniLm().eval().to(device)
+    ids, mask = torch.randint(0, WORDS, (3, 7), device=device), torch.ones(3, 7, device=device)
     begun, begun_cpu = time.perf_counter(), time.process_time()
     with torch.no_grad(), watch() as reports:
-        _compiled(model, backend, (ids, mask))(ids, mask)
+        _compiled(model, backend, (ids, mask))(ids, mask).cpu()
     found = First(
         time.perf_counter() - begun,
         time.process_time() - begun_cpu,
@@ -112,11 +114,13 @@ def _inductor_ahead(model: MiniLm, args: tuple[Any, ...], file: Path) -> Callabl
         return partial(function, model)
 
 
-def in_a_process(backend: str, environment: dict[str, str], *, settle_s: float = 0.0) -> First:
+def in_a_process(
+    backend: str, environment: dict[str, str], *, device: str, settle_s: float = 0.0
+) -> First:
     """The same in a new process."""
     child = ("-m", "tests.benchmarks.second_process", "--child", backend)
     answer = subprocess.run(
-        [sys.executable, *child, "--settle-s", str(settle_s)],
+        [sys.executable, *child, "--device", device, "--settle-s", str(settle_s)],
         cwd=ROOT,
         env={**os.environ, **environment},
         check=True,
@@ -126,24 +130,27 @@ def in_a_process(backend: str, environment: dict[str, str], *, settle_s: float =
     return First(**json.loads(answer.stdout.splitlines()[-1]))
 
 
-def measured(rounds: int, settle_s: float) -> list[Row]:
+def measured(rounds: int, settle_s: float, device: str) -> list[Row]:
     """Each backend's first process, and `rounds` more of each, by turns."""
-    with tempfile.TemporaryDirectory(prefix="nearhint-bench-") as name, Serving("cpu") as daemon:
+    with (
+        tempfile.TemporaryDirectory(prefix="nearhint-bench-") as name,
+        Serving(PLACES[device]) as daemon,
+    ):
         environment = {
             "TORCHINDUCTOR_CACHE_DIR": name,
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             CAPTURES: name,
         }
-        cold = {each: in_a_process(each, environment) for each in BACKENDS[1:]}
+        cold = {each: in_a_process(each, environment, device=device) for each in BACKENDS[1:]}
         daemon.tune()
-        cold["nearhint"] = in_a_process("nearhint", environment, settle_s=settle_s)
+        cold["nearhint"] = in_a_process("nearhint", environment, device=device, settle_s=settle_s)
         daemon.leave_alone()
         later: dict[str, list[First]] = {each: [] for each in BACKENDS}
         with progress("processes") as advance:
             for done in range(rounds):
                 advance(done, rounds)
                 for each in BACKENDS:
-                    later[each].append(in_a_process(each, environment))
+                    later[each].append(in_a_process(each, environment, device=device))
     return [
         Row(
             each,
@@ -182,20 +189,27 @@ def print_rows(rows: Sequence[Row]) -> None:
 def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="what a new process pays for its first call")
+    parser.add_argument("--device", choices=PLACES, default="cpu", help="where the model is")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="later processes of each")
     parser.add_argument("--settle-s", type=float, default=SETTLE_S, help="for tuning, at most")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--child", choices=BACKENDS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(asdict(first_call(options.child, settle_s=options.settle_s))))
+        print(
+            json.dumps(
+                asdict(first_call(options.child, device=options.device, settle_s=options.settle_s))
+            )
+        )
         return
-    rows = measured(options.rounds, options.settle_s)
+    rows = measured(options.rounds, options.settle_s, options.device)
     if not options.json:
         print_rows(rows)
         return
     report: dict[str, Any] = {
-        "conditions": cpu_conditions("python -m tests.benchmarks.second_process --json"),
+        "conditions": conditions_of(
+            "python -m tests.benchmarks.second_process --json", device=options.device
+        ),
         "rounds": options.rounds,
         "rows": [asdict(row) for row in rows],
     }

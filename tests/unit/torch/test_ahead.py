@@ -21,6 +21,7 @@ from tests.unit.torch.test_real_kernels import assert_close
 from torch import Tensor, nn
 from torch._dynamo.utils import counters as torchs
 from torch.nn import functional
+from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 
 import nearhint_torch.saved as saved
@@ -169,6 +170,10 @@ class Decorated(Block):
         return Outputs(hidden=hidden, rows=hidden.sum(-1))
 
 
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < (2, 12),
+    reason="torch 2.11 cannot write what it knows of the defaults of a decorated function",
+)
 def test_a_decorated_forward_and_its_results_by_name(session: Install, tmp_path: Path) -> None:
     session(lambda program: None)
     seen, model = Seen(), Decorated().eval()
