@@ -171,7 +171,7 @@ class Decorated(Block):
 
 
 @pytest.mark.skipif(
-    TorchVersion(torch.__version__) < (2, 12),
+    TorchVersion(torch.__version__) < "2.12",
     reason="torch 2.11 cannot write what it knows of the defaults of a decorated function",
 )
 def test_a_decorated_forward_and_its_results_by_name(session: Install, tmp_path: Path) -> None:
