@@ -24,7 +24,7 @@ from nearhint.config import from_environment
 from nearhint.session import counters
 from nearhint.trust import trusted_directory
 from nearhint.version import VERSION
-from nearhint_torch.adapter import captures_limit
+from nearhint_torch.adapter import captures_limit, has_hooks
 from nearhint_torch.errors import is_from_outside
 from nearhint_torch.serving import is_disabled, tell
 
@@ -103,7 +103,7 @@ class CompiledAhead:
             return False
         if not isinstance(self._model, torch.nn.Module):
             return not torch.is_grad_enabled()
-        if self._model._forward_hooks or self._model._forward_pre_hooks:
+        if has_hooks(self._model):
             return False
         parameters = self._model.parameters()
         return not (torch.is_grad_enabled() and any(each.requires_grad for each in parameters))

@@ -101,7 +101,9 @@ def _inductor_ahead(model: MiniLm, args: tuple[Any, ...], file: Path) -> Callabl
     """What is in the file, or the model compiled into it."""
     if file.exists():
         with file.open("rb") as opened:
-            function: Any = torch.compiler.load_compiled_function(opened, f_globals=vars(captures))
+            function: Any = torch.compiler.load_compiled_function(
+                opened, f_globals=captures.__dict__
+            )
         return partial(function, model)
     while True:
         try:

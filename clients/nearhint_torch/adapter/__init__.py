@@ -13,6 +13,7 @@ from nearhint_torch.adapter.calls import (
     Viewer,
     current_stream,
     empty_maker,
+    has_hooks,
     on_device,
     viewer,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "empty_maker",
     "exported_dimension",
     "has_addresses",
+    "has_hooks",
     "is_saving",
     "is_watched",
     "map_placed",

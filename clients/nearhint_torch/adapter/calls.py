@@ -1,4 +1,4 @@
-"""What a call makes and runs on: empty tensors, views, the current device and stream."""
+"""What a call makes and runs on: empty tensors, views, the current device and stream; hooks."""
 
 # pyright: reportPrivateUsage=false
 
@@ -69,3 +69,17 @@ def current_stream(device_index: int) -> int:
     """The raw handle of the current CUDA stream of a device."""
     stream: int = torch._C._cuda_getCurrentRawStream(device_index)
     return stream
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether a call of a module runs more than its `forward`: its hooks, or those of all modules.
+
+    What is in its parts is traced with them.
+    """
+    everywhere = torch.nn.modules.module
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or everywhere._global_forward_hooks
+        or everywhere._global_forward_pre_hooks
+    )

@@ -15,6 +15,7 @@ from torch._C import _is_any_autocast_enabled
 from torch._decomp import get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
@@ -36,7 +37,7 @@ ControlFlow = RestartAnalysis
 
 def is_saving() -> bool:
     """Whether torch asks for what it can write to a file, as `aot_compile` does; in a backend."""
-    return bool(getattr(torch._functorch.config, "force_autograd_cache", False))
+    return bool(getattr(functorch_config, "force_autograd_cache", False))
 
 
 def static_inputs() -> frozenset[int]:

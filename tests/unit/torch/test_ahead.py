@@ -19,6 +19,7 @@ from tests.unit.torch.compiled_session import Compiled
 from tests.unit.torch.conftest import Install
 from tests.unit.torch.test_real_kernels import assert_close
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchRuntimeError
 from torch._dynamo.utils import counters as torchs
 from torch.nn import functional
 from torch.torch_version import TorchVersion
@@ -324,7 +325,7 @@ def test_a_call_that_fails_says_nothing_of_its_model(session: Install, tmp_path:
     session(lambda program: None)
     model = Block().eval()
     served = compile_ahead(model, tmp_path)
-    with pytest.raises((RuntimeError, torch._dynamo.exc.TorchRuntimeError)):
+    with pytest.raises((RuntimeError, TorchRuntimeError)):
         served(torch.randn(3, 7))
     assert not list(tmp_path.iterdir())
     for _ in range(2):
