@@ -76,7 +76,7 @@ def capture_ahead(
     """Captures `subject` for calls that are like this one; raises what torch raises."""
     function = _function_of(subject)
     decorated = tuple(name.removeprefix(CLOSURE) for name in _closure_of(_traced(subject)))
-    settings = {**options, "guard_filter_fn": partial(_kept_guards, decorated)}
+    settings: dict[str, Any] = {**options, "guard_filter_fn": partial(_kept_guards, decorated)}
     with config.patch(enable_aot_compile=True):
         compiled: Any = torch.compile(
             function, backend="nearhint", fullgraph=True, dynamic=dynamic, options=settings

@@ -56,7 +56,7 @@ class SavedGraph(OutputCode):
     def prepare_for_serialization(self) -> None:
         """Nothing: what is written is made when it is."""
 
-    def post_compile(self, *_: Any) -> None:
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """What was read runs from now on."""
         if self._run is None:
             self._run = self._restore(self._content())

@@ -584,18 +584,3 @@ def test_no_op_that_is_dynamos_own_is_left_in_a_graph_that_runs_as_it_is() -> No
     assert torch.equal(torch.compile(function, backend=backend)(x), function(x))
     (targets,) = left
     assert not {"tag_activation_checkpoint", "invoke_subgraph"} & set(targets)
-
-
-def test_hooks_of_a_module_and_of_all() -> None:
-    module = torch.nn.Linear(2, 2)
-    assert not adapter.has_hooks(module)
-    for register in (
-        module.register_forward_hook,
-        module.register_forward_pre_hook,
-        torch.nn.modules.module.register_module_forward_hook,
-        torch.nn.modules.module.register_module_forward_pre_hook,
-    ):
-        handle = register(lambda *_: None)  # type: ignore[operator]
-        assert adapter.has_hooks(module)
-        handle.remove()
-        assert not adapter.has_hooks(module)

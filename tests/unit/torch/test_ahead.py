@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 import nearhint_torch.saved as saved
 from nearhint.session import counters
 from nearhint_torch import compile_ahead, watch
+from nearhint_torch.adapter import has_hooks
 from nearhint_torch.adapter.ahead import Ahead, capture_ahead, read_ahead
 from nearhint_torch.errors import NotKept, SavedByAnother
 
@@ -397,3 +398,18 @@ def test_a_function_that_torch_keeps_itself_is_read_as_well(
     model, x = Block().eval(), torch.randn(5, 8)
     assert_close(loaded(model, x), model(x))
     assert len(fake.handles) == 2
+
+
+def test_hooks_of_a_module_and_of_all() -> None:
+    module = torch.nn.Linear(2, 2)
+    assert not has_hooks(module)
+    for register in (
+        module.register_forward_hook,
+        module.register_forward_pre_hook,
+        torch.nn.modules.module.register_module_forward_hook,
+        torch.nn.modules.module.register_module_forward_pre_hook,
+    ):
+        handle = register(lambda *_: None)
+        assert has_hooks(module)
+        handle.remove()
+        assert not has_hooks(module)
