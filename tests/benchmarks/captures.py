@@ -91,7 +91,7 @@ class MiniLm(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """ids: (batch, tokens), int64; mask: the same, 1.0 where there is a token."""
-        x = self.norm(self.words(ids) + self.places(torch.arange(ids.shape[1])))
+        x = self.norm(self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device)))
         added = (1.0 - mask[:, None, None, :]) * torch.finfo(x.dtype).min
         for layer in self.layers:
             x = layer(x, added)

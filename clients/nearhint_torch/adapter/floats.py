@@ -16,6 +16,7 @@ import torch
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch.nn import functional
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 TAKE_PLAIN_FLOATS: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -52,8 +53,13 @@ def begin_anew_for_floats(module: torch.fx.GraphModule) -> None:
 def _plain(module: torch.fx.GraphModule) -> Iterator[str]:
     """The symbols of floats that some function of a graph of Dynamo's takes as plain numbers."""
     for node in module.graph.find_nodes(op="call_method", target="item"):
-        value, argument = node.meta.get("example_value"), node.args[0].meta.get("grapharg")
-        if not isinstance(value, torch.SymFloat) or not getattr(argument, "pass_arg_as_tensor", 0):
+        value = node.meta.get("example_value")
+        if not isinstance(value, torch.SymFloat) or not _is_given(value.node._expr):
             continue
         if any(user.target in TAKE_PLAIN_FLOATS for user in node.users):
             yield str(value.node._expr)
+
+
+def _is_given(number: Any) -> bool:
+    """Whether a number is an input of the graph's, and not what some tensor holds."""
+    return bool(number.is_Symbol) and symbol_is_type(number, SymT.FLOAT)

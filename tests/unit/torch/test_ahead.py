@@ -84,11 +84,12 @@ def test_what_one_has_captured_another_reads_and_serves(
 ) -> None:
     model, seen = Block().eval(), Seen()
     session(compiled.snapshot)
-    first = compile_ahead(model, tmp_path)
+    first, aot = compile_ahead(model, tmp_path), torchs["aot_autograd"]["total"]
     for rows in (3, 5):
         x = torch.randn(rows, 8)
         assert_close(first(x), model(x))
     assert seen() == {"captures": 1}
+    assert torchs["aot_autograd"]["total"] == aot + 1, "the norm's epsilon is known beforehand"
     torch.compiler.reset()
     fake = session(compiled.snapshot)
     traced = torchs["stats"]["calls_captured"]
