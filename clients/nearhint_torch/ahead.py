@@ -19,12 +19,14 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from nearhint.config import from_environment
 from nearhint.session import counters
 from nearhint.trust import trusted_directory
 from nearhint.version import VERSION
-from nearhint_torch.adapter import captures_limit, has_hooks
+from nearhint_torch.adapter import captures_limit, has_addresses, has_hooks, is_watched
 from nearhint_torch.errors import is_from_outside
 from nearhint_torch.serving import is_disabled, tell
 
@@ -79,9 +81,11 @@ class CompiledAhead:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One call of the model."""
+        """One call of the model; what traces it traces the model."""
+        if torch.compiler.is_dynamo_compiling():
+            return self._model(*args, **kwargs)
         kept, refusal = self._fitting(args, kwargs), ""
-        if kept is None and self._may_be_kept():
+        if kept is None and self._may_be_kept(args, kwargs):
             kept, refusal = self._found(args, kwargs)
         if kept is not None:
             return kept.run(args, kwargs)
@@ -97,9 +101,16 @@ class CompiledAhead:
     def _fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return next((each for each in self._kept if each.fits(args, kwargs)), None)
 
-    def _may_be_kept(self) -> bool:
+    def __getattr__(self, name: str) -> Any:
+        """The model's, as of what `torch.compile` returns."""
+        if name == "_model":  # of one that is only being made, as by `copy`
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+    def _may_be_kept(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call asks for nothing that a kept capture leaves out."""
-        if is_disabled():
+        leaves = (each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Tensor))
+        if is_disabled() or is_watched() or not all(map(has_addresses, leaves)):
             return False
         if not isinstance(self._model, torch.nn.Module):
             return not torch.is_grad_enabled()

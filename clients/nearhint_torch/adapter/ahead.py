@@ -26,11 +26,12 @@ from torch._dynamo.types import GuardFilterEntry
 Subject: TypeAlias = torch.nn.Module | Callable[..., Any]
 
 ATTEMPTS = 8
-"""How often a capture starts over: once for each float that an op takes as a plain number alone is
-the most that was seen; `torch.compile` has no such limit, and `aot_compile` never starts over."""
-
+"""How often a capture may start over, as `torch.compile` does by itself, and `aot_compile` never.
+Once is usual: all floats that an op takes as plain numbers alone are found at a time."""
 
 CLOSURE = "closure "
+"""With the name, what a value that a function closes over is called where a file is read."""
+
 CODE = (CodeType, FunctionType, BuiltinFunctionType, type)
 """What torch guards by its identity, which no other process shares: its source is compared instead,
 and which function a module holds is for who keeps captures to tell apart."""
@@ -49,7 +50,10 @@ class Ahead:
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether its guards hold for a call, and for the settings of torch that it is made in."""
-        return bool(self._function.guard_check(*self._first, *args, **kwargs))
+        try:
+            return bool(self._function.guard_check(*self._first, *args, **kwargs))
+        except TypeError:  # no call of this function: the model says so itself
+            return False
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The call, where it fits."""
@@ -81,18 +85,16 @@ def capture_ahead(
         compiled: Any = torch.compile(
             function, backend="nearhint", fullgraph=True, dynamic=dynamic, options=settings
         )
-        for _ in range(ATTEMPTS - 1):
+        for attempt in range(1, ATTEMPTS + 1):
             try:
-                made = compiled.aot_compile((tuple(args), dict(kwargs)))
+                return Ahead(compiled.aot_compile((tuple(args), dict(kwargs))), subject)
             except RestartAnalysis:  # torch knows now what is to be a constant
-                continue
-            break
-        else:
-            made = compiled.aot_compile((tuple(args), dict(kwargs)))
-    return Ahead(made, subject)
+                if attempt == ATTEMPTS:
+                    raise
+    raise AssertionError("the last attempt returns or raises")
 
 
-def read_ahead(content: bytes, subject: torch.nn.Module | Callable[..., Any]) -> Ahead | None:
+def read_ahead(content: bytes, subject: Subject) -> Ahead | None:
     """What `Ahead.content` wrote, in this process; None where the source has changed since.
 
     Raises what torch raises, for another version of itself and for what is no such content.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import importlib
 import sys
@@ -21,6 +22,7 @@ from tests.unit.torch.test_real_kernels import assert_close
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchRuntimeError
 from torch._dynamo.utils import counters as torchs
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
@@ -347,6 +349,42 @@ def test_gradients_and_hooks_are_served_as_ever(session: Install, tmp_path: Path
     model.register_forward_hook(lambda *_: torch.zeros(1))
     assert torch.equal(served(x), torch.zeros(1))
     assert not list(tmp_path.iterdir())
+
+
+def test_calls_that_compute_nothing_say_nothing_of_their_model(
+    session: Install, tmp_path: Path
+) -> None:
+    session(lambda program: None)
+    model = Block().eval()
+    served, x = compile_ahead(model, tmp_path), torch.randn(3, 8)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert served(mode.from_tensor(x)).shape == (3, 8)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(TypeError):
+        served(x, unknown=1)
+    assert torch.equal(served(x), model(x))
+    with pytest.raises(TypeError):
+        served(x, unknown=1)
+    (file,) = tmp_path.iterdir()
+    assert file.suffix == ".capture"
+
+
+def test_what_traces_it_traces_the_model(session: Install, tmp_path: Path) -> None:
+    session(lambda program: None)
+    model = Block().eval()
+    served, x = compile_ahead(model, tmp_path), torch.randn(3, 8)
+    whole = torch.compile(lambda x: served(x) + 1, backend="eager", fullgraph=True)
+    torch.testing.assert_close(whole(x), model(x) + 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_has_what_its_model_has(tmp_path: Path) -> None:
+    model = Block()
+    served = copy.copy(compile_ahead(model, tmp_path))
+    assert served.up is model.up
+    assert len(list(served.parameters())) == 4
+    with pytest.raises(AttributeError, match="unknown"):
+        _ = served.unknown
 
 
 def test_what_is_disabled_keeps_nothing(
