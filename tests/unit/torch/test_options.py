@@ -86,7 +86,7 @@ def test_a_setting_that_means_nothing_is_logged_and_the_session_has_it_as_its_re
         asked.append(session_for(*args, **kwargs))
         return asked[-1]
 
-    monkeypatch.setattr("nearhint_torch.backend.session_for", keep)
+    monkeypatch.setattr("nearhint_torch.serving.session_for", keep)
     monkeypatch.setattr("nearhint.session._sessions", {})
     compiled = torch.compile(lambda x: x * 2, backend="nearhint", dynamic=True)
     with torch.no_grad():
