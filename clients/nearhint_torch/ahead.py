@@ -166,19 +166,24 @@ class CompiledAhead:
         self._kept = (*self._kept, kept)
 
     def _capture(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
-        """What the call is captured as, kept from now on; or None, and why it cannot be."""
+        """What the call is captured as, kept from now on; or None, and why it cannot be.
+
+        What would not fit the very call once it is read is of no use to any process: each would
+        capture it anew, and read what those before it had.
+        """
         try:
             ahead = importlib.import_module("nearhint_torch.adapter.ahead")
             kept = ahead.capture_ahead(
                 self._model, args, kwargs, dynamic=self._dynamic, options=self._options
             )
             content = kept.content()
+            again = ahead.read_ahead(content, self._model)
         except Exception as error:
             if is_from_outside(error):
                 raise
             tell("capture_not_kept", error)
             return None, f"{type(error).__name__}: {error}"
-        if not kept.fits(args, kwargs):
+        if again is None or not (kept.fits(args, kwargs) and again.fits(args, kwargs)):
             counters.event("capture_not_kept")
             return None, "its guards do not hold for the call that it was made for"
         self._kept = (*self._kept, kept)

@@ -325,6 +325,27 @@ def test_a_graph_with_breaks_is_compiled_as_ever_and_tried_once(
     assert seen()["capture_not_kept"] == 2, "told again, and not tried again"
 
 
+def test_guards_that_would_not_hold_once_they_are_read_are_not_kept(
+    session: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session(lambda program: None)
+    model, seen, x = Block().eval(), Seen(), torch.randn(3, 8)
+    fits = Ahead.fits
+    first: list[Ahead] = []
+
+    def only_in_the_process_that_made_it(self: Ahead, args: Any, kwargs: Any) -> bool:
+        first.append(self)
+        return self is first[0] and fits(self, args, kwargs)
+
+    monkeypatch.setattr(Ahead, "fits", only_in_the_process_that_made_it)
+    served = compile_ahead(model, tmp_path)
+    for _ in range(2):
+        assert torch.equal(served(x), model(x))
+    assert seen() == {"captures": 2, "capture_not_kept": 1}
+    (note,) = tmp_path.iterdir()
+    assert note.suffix == ".refused"
+
+
 def test_a_call_that_fails_says_nothing_of_its_model(session: Install, tmp_path: Path) -> None:
     session(lambda program: None)
     model = Block().eval()
