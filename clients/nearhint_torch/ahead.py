@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -252,7 +252,10 @@ def _told(value: Any) -> str:
     if isinstance(value, FunctionType):
         cells = (cell.cell_contents for cell in value.__closure__ or ())
         given = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        return f"{_name_of(value)}({', '.join(map(_told, (*cells, *given)))})"
+        parts = (value.__code__, *cells, *given)
+        return f"{_name_of(value)}({', '.join(map(_told, parts))})"
+    if isinstance(value, CodeType):  # of two lambdas in one place the name is the same
+        return f"{value.co_code.hex()} {value.co_names} {[*map(_told, value.co_consts)]}"
     if isinstance(value, partial):
         parts = (value.func, *value.args, *value.keywords.values())
         return f"partial({', '.join(map(_told, parts))})"

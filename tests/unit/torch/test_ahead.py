@@ -211,6 +211,17 @@ def test_models_that_differ_where_torch_has_no_guard_are_told_apart(
     assert seen() == {"captures": 6}
 
 
+def test_functions_of_one_name_are_told_apart(session: Install, tmp_path: Path) -> None:
+    session(lambda program: None)
+    seen, x = Seen(), torch.randn(3)
+    calls: list[Callable[[Tensor], Tensor]] = [
+        lambda x: x.sin() + 1, lambda x: x.sin() + 2, lambda x: x.cos() + 1
+    ]  # fmt: skip
+    for call in calls:
+        assert torch.equal(compile_ahead(call, tmp_path)(x), call(x))
+    assert seen() == {"captures": 3}
+
+
 def test_other_weights_are_served_by_the_same_capture(session: Install, tmp_path: Path) -> None:
     session(lambda program: None)
     seen, x = Seen(), torch.randn(3, 8)
@@ -230,7 +241,8 @@ def test_source_that_has_changed_is_captured_anew(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def written(term: str) -> ModuleType:
-        (tmp_path / "changing_model.py").write_text(f"def call(x):\n    return x.sin() + {term}\n")
+        part = f"def part(x):\n    return x.sin() + {term}\n"
+        (tmp_path / "changing_model.py").write_text(f"{part}\n\ndef call(x):\n    return part(x)\n")
         importlib.invalidate_caches()
         monkeypatch.delitem(sys.modules, "changing_model", raising=False)
         return importlib.import_module("changing_model")
